@@ -56,18 +56,16 @@ class ClassIndex:
             return self.classes[kinds[0]]
         found: _ByRank = {}
         several: dict[int, None] = {}
-        for kind in kinds:
-            for rank, told in self.classes[kind].items():
+        wanted = [(self._codes[kind], self.classes[kind]) for kind in kinds]
+        for _, by_rank in wanted:
+            for rank, told in by_rank.items():
                 if rank in found:
                     several[rank] = None
                 else:
                     found[rank] = told
-        others = bytes(set(self._codes.values()) - {self._codes[one] for one in kinds})
+        others = bytes(set(self._codes.values()) - {code for code, _ in wanted})
         for rank in several:
-            next_of = {
-                self._codes[kind]: iter(self.classes[kind].get(rank, ()))
-                for kind in kinds
-            }
+            left = {code: iter(all_[rank]) for code, all_ in wanted if rank in all_}
             order = self._order[rank].translate(None, others)
-            found[rank] = [next(next_of[code]) for code in order]
+            found[rank] = list(map(next, map(left.__getitem__, order)))
         return found

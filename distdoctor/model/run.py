@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.model.class_index import ClassIndex
+from distdoctor.model.column_copies import ColumnCopies
 from distdoctor.model.events import (
     SETUP,
     STORE,
@@ -74,7 +76,7 @@ other such calls are told as of "world", and may be of any group."""
 STACK = "stack"
 """In `Run.evidence`: stacks of ranks that somebody has taken from outside."""
 
-Rows = NDArray[np.intp]
+Rows = NDArray[np.signedinteger[Any]]
 """Positions in `Run.calls`."""
 
 AnyEvent = TypeVar("AnyEvent")
@@ -220,6 +222,10 @@ class Run:
         default_factory=dict, init=False, repr=False
     )
     """By class, or tuple of such, as far as asked for, and rank; see `told`."""
+    _alone: dict[type, Mapping[int, list[Any]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """By class, as far as asked for, and rank; see `of`."""
 
     @classmethod
     def of_events(
@@ -275,6 +281,16 @@ class Run:
         missing: list[int] = self.memory["missing"]
         return missing
 
+    @property
+    def bounds(self) -> list[int]:
+        """Where in `calls` each rank's begin, and, last, how many there are; shared."""
+        if "bounds" not in self.memory:
+            ranks = np.arange(self.world_size + 1, dtype=CALLS["rank"])
+            begins = np.searchsorted(self.calls["rank"], ranks)
+            self.memory["bounds"] = begins.tolist()
+        bounds: list[int] = self.memory["bounds"]
+        return bounds
+
     def rows_of(self, rank: int) -> range:
         """Positions in `calls` of one rank's calls, in order.
 
@@ -287,11 +303,7 @@ class Run:
         Raises:
             IndexError: The run has no such rank.
         """
-        if "bounds" not in self.memory:
-            ranks = np.arange(self.world_size + 1)
-            bounds = np.searchsorted(self.calls["rank"], ranks)
-            self.memory["bounds"] = bounds.tolist()
-        bounds = self.memory["bounds"]
+        bounds = self.bounds
         return range(bounds[rank], bounds[rank + 1])
 
     def rows_on(self, rank: int, group: int) -> Rows:
@@ -305,8 +317,44 @@ class Run:
             The positions, shape (calls,), int64, ascending.
         """
         mine = self.rows_of(rank)
-        used = self.calls["group"][mine.start : mine.stop] == group
+        used = self.column("group")[mine.start : mine.stop] == group
         return mine.start + np.flatnonzero(used)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column of `calls` by itself, which is read many times as fast.
+
+        Args:
+            name: A field of `CALLS`.
+
+        Returns:
+            Shape (calls,), of the field's type or a smaller one: widen it before it
+            is reckoned with. All who ask share it.
+        """
+        if "columns" not in self.memory:
+            tables = {
+                "group": len(self.groups),
+                "site": len(self.sites),
+                "callers": len(self.callers),
+                "spec": len(self.specs),
+            }
+            self.memory["columns"] = ColumnCopies(self.calls, tables)
+        columns: ColumnCopies = self.memory["columns"]
+        return columns.column(name)
+
+    def values(self, name: str, rows: Rows) -> NDArray[Any]:
+        """What a column of `calls` has at some positions; see `column`.
+
+        Args:
+            name: A field of `CALLS`.
+            rows: The positions, ascending, each once.
+
+        Returns:
+            Shape (rows,).
+        """
+        column = self.column(name)
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+            return column[rows[0] : rows[-1] + 1]  # they follow each other: no copy
+        return column[rows]
 
     def with_op(self, *codes: int) -> Rows:
         """Positions in `calls` of the calls of some operations.
@@ -331,12 +379,13 @@ class Run:
         return self._where("state", states)
 
     def _where(self, column: str, values: Iterable[int]) -> Rows:
-        # Of millions of records, a column by itself is read many times as fast.
-        if column not in self.memory:
-            self.memory[column] = self.calls[column].astype(np.uint8)
+        return np.flatnonzero(self._among(column, values))
+
+    def _among(self, column: str, values: Iterable[int]) -> NDArray[np.bool_]:
         wanted = np.zeros(256, dtype=np.bool_)
         wanted[list(values)] = True
-        return np.flatnonzero(wanted[self.memory[column]])
+        among: NDArray[np.bool_] = wanted[self.column(column)]
+        return among
 
     def call(self, row: int) -> Call:
         """One call as an event.
@@ -410,9 +459,9 @@ class Run:
             The events, empty if there are none or the rank was not seen.
         """
         # Asked for a hundred kinds, of thousands of ranks that have none.
-        found = self._events_of.get(kind)
-        told = (self._by_rank(kind) if found is None else found).get(rank)
-        return [event for _, event in told] if told else []
+        found = self._alone.get(kind)
+        told = (self._without_positions(kind) if found is None else found).get(rank)
+        return [*told] if told else []
 
     def told(
         self, kind: type[AnyEvent], *kinds: type[AnyEvent], rank: int
@@ -445,7 +494,7 @@ class Run:
         if kind is Call:
             if "has calls" not in self.memory:
                 others = set(range(len(OPERATIONS))) - set(SETUP_CODES)
-                self.memory["has calls"] = len(self.with_op(*others)) > 0
+                self.memory["has calls"] = bool(self._among("op", others).any())
             return bool(self.memory["has calls"])
         return any(issubclass(one, kind) for one in self._index().classes)
 
@@ -460,6 +509,15 @@ class Run:
             among = [one for one in index.classes if issubclass(one, key)]
             found = index.of(among)
             self._events_of[key] = found
+        return found
+
+    def _without_positions(self, kind: type) -> Mapping[int, list[Any]]:
+        """By rank that has some, what it told of a kind, for `of`."""
+        event = itemgetter(1)
+        found = {
+            rank: list(map(event, told)) for rank, told in self._by_rank(kind).items()
+        }
+        self._alone[kind] = found
         return found
 
     def _index(self) -> ClassIndex:

@@ -18,6 +18,8 @@ from distdoctor.analysis.memoize import memoize
 from distdoctor.model.operations import NOT_SEEN
 from distdoctor.model.run import Group, Rows, Run
 
+_AT_ONCE = 1 << 16  # calls
+
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
@@ -98,16 +100,18 @@ class Alignment:
         faulty = np.flatnonzero(~self.equal | (self.counts < members))
         return self.meeting(run, int(faulty[0])) if len(faulty) else None
 
-    def varies(self, column: NDArray[Any]) -> NDArray[np.bool_]:
+    def varies(self, run: Run, name: str) -> NDArray[np.bool_]:
         """By meeting, whether a column of `Run.calls` differs among the members.
 
         Args:
-            column: One value for each call of the run, shape (calls,).
+            run: The run that is judged.
+            name: The column's.
 
         Returns:
             Shape (meetings,), bool.
         """
-        return _varies(column[self.rows], self.at, column[self.first])
+        values = run.values(name, self.rows)
+        return _varies(values, self.at, run.column(name)[self.first])
 
     def _meeting(self, run: Run, n: int, rows: Rows) -> Meeting:
         ranks = run.calls["rank"][rows].tolist()
@@ -133,12 +137,10 @@ def _align(run: Run) -> Iterator[Alignment]:
     found = sequences(run)
     for number, part in found.by_group():
         if len(run.groups[number].ranks) > 1:
-            yield _align_group(run.calls, run.groups[number], found, part)
+            yield _align_group(run, run.groups[number], found, part)
 
 
-def _align_group(
-    calls: NDArray[Any], group: Group, found: Sequences, part: slice
-) -> Alignment:
+def _align_group(run: Run, group: Group, found: Sequences, part: slice) -> Alignment:
     starts = found.starts[part]
     mine = slice(starts[0], found.starts[part.stop])
     rows, ordinals = found.rows[mine], found.ordinals[mine]
@@ -147,30 +149,55 @@ def _align_group(
     if ordinals.min() < lowest:
         rows = rows[ordinals >= lowest]
         ordinals = ordinals[ordinals >= lowest]
-    distinct, at = _numbered(ordinals, lowest)
-    first = np.zeros(len(distinct), np.intp)
-    first[at] = rows
-    signatures, seen = calls["signature"], (rows, at)
-    unread = signatures[rows] == NOT_SEEN
-    if unread.any():
-        seen = rows[~unread], at[~unread]
-        first[seen[1]] = seen[0]
-    equal = ~_varies(signatures[seen[0]], seen[1], signatures[first])
-    counts = np.bincount(at, minlength=len(distinct))
+    distinct, at, counts = _numbered(ordinals, lowest)
+    first, equal = _compared(run.calls["signature"], rows, at, len(distinct))
     return Alignment(group, rows, at, distinct, first, counts, equal)
 
 
-def _numbered(ordinals: NDArray[np.int64], lowest: int) -> tuple[Rows, Rows]:
-    """The distinct ordinals, and for each ordinal its place among them."""
+def _numbered(
+    ordinals: NDArray[np.integer[Any]], lowest: int
+) -> tuple[NDArray[np.int64], Rows, Rows]:
+    """The distinct ordinals, for each ordinal its place among them, and how many each.
+
+    Args:
+        ordinals: None of them is below `lowest`.
+        lowest: From where on they are counted.
+    """
+    span = int(ordinals.max(initial=lowest - 1)) - lowest + 1
+    if span > 2 * len(ordinals):  # most are missing
+        distinct, at, counts = np.unique(
+            ordinals, return_inverse=True, return_counts=True
+        )
+        return distinct.astype(np.int64), at, counts
     at = ordinals - lowest
-    span = int(at.max(initial=-1)) + 1
-    if span > 2 * len(at):  # most are missing
-        distinct, at = np.unique(ordinals, return_inverse=True)
-        return distinct, at
-    there = np.bincount(at, minlength=span) > 0
+    counts = np.zeros(span, np.intp)
+    for part in _parts(len(at), span):
+        counts += np.bincount(at[part], minlength=span)
+    there = counts > 0
     if not there.all():
-        at = (np.cumsum(there) - 1)[at]
-    return lowest + np.flatnonzero(there), at
+        at = (np.cumsum(there, dtype=at.dtype) - 1)[at]
+    return lowest + np.flatnonzero(there), at, counts[there]
+
+
+def _compared(
+    signatures: NDArray[np.uint64], rows: Rows, at: Rows, count: int
+) -> tuple[Rows, NDArray[np.bool_]]:
+    """A row of each meeting, of a call seen whole if one was, and which are equal."""
+    first, unread = np.zeros(count, rows.dtype), np.zeros(count, rows.dtype)
+    expected = np.full(count, NOT_SEEN, signatures.dtype)
+    equal = np.ones(count, np.bool_)
+    for part in _parts(len(rows)):
+        its_rows, its_at = rows[part], at[part]
+        values = signatures[its_rows]
+        whole = values != NOT_SEEN
+        if not whole.all():
+            unread[its_at[~whole]] = its_rows[~whole]
+            its_rows, its_at, values = its_rows[whole], its_at[whole], values[whole]
+        first[its_at] = its_rows
+        new = expected[its_at] == NOT_SEEN
+        expected[its_at[new]] = values[new]
+        equal[its_at[values != expected[its_at]]] = False
+    return np.where(expected == NOT_SEEN, unread, first), equal
 
 
 def _varies(
@@ -178,5 +205,14 @@ def _varies(
 ) -> NDArray[np.bool_]:
     """By meeting, whether a value is not the one expected there."""
     found = np.zeros(len(expected), np.bool_)
-    found[at[values != expected[at]]] = True
+    for part in _parts(len(at)):
+        its = at[part]
+        found[its[values[part] != expected[its]]] = True
     return found
+
+
+def _parts(count: int, least: int = 0) -> Iterator[slice]:
+    """What is looked at together: little of it, which stays near the processor."""
+    size = max(_AT_ONCE, least)
+    for begin in range(0, count, size):
+        yield slice(begin, begin + size)

@@ -30,7 +30,7 @@ class Sequences:
     """
 
     rows: Rows
-    ordinals: NDArray[np.int64]
+    ordinals: NDArray[np.integer[Any]]
     starts: Rows
     groups: NDArray[Any]
     ranks: NDArray[Any]
@@ -57,21 +57,37 @@ def sequences(run: Run) -> Sequences:
     Returns:
         The sequences of all groups.
     """
-    return _sequences(run.calls)
-
-
-def _sequences(calls: NDArray[Any]) -> Sequences:
-    ordinals = calls["ordinal"]
-    rows = np.flatnonzero(ordinals > 0)
-    groups = calls["group"][rows]
-    if len(groups) and groups.max() < 1 << 16:
-        groups = groups.astype(np.uint16)  # these are sorted in time linear in them
-    if len(groups) and groups.min() != groups.max():
-        order = np.argsort(groups, kind="stable")
-        rows, groups = rows[order], groups[order]
-    ranks = calls["rank"][rows]
+    ordinals = run.column("ordinal")
+    there = ordinals > 0
+    if there.all():
+        rows = np.arange(len(ordinals), dtype=_type_of_rows(run))
+    else:
+        rows = np.flatnonzero(there).astype(_type_of_rows(run))
+        ordinals = ordinals[rows]
+    groups = run.values("group", rows)
+    if not len(rows) or groups.min() == groups.max():
+        return _on_one_group(run, rows, ordinals, groups[:1])
+    # Small numbers are sorted in time linear in them.
+    order = np.argsort(groups, kind="stable")
+    ranks = run.values("rank", rows)[order]
+    rows, ordinals, groups = rows[order], ordinals[order], groups[order]
     begins = np.ones(len(rows), np.bool_)
     begins[1:] = (ranks[1:] != ranks[:-1]) | (groups[1:] != groups[:-1])
     starts = np.flatnonzero(begins)
     ends = np.append(starts, len(rows))
-    return Sequences(rows, ordinals[rows], ends, groups[starts], ranks[starts])
+    return Sequences(rows, ordinals, ends, groups[starts], ranks[starts])
+
+
+def _on_one_group(
+    run: Run, rows: Rows, ordinals: NDArray[np.integer[Any]], group: NDArray[Any]
+) -> Sequences:
+    """As of most jobs: the calls are in order."""
+    starts = np.searchsorted(rows, np.array(run.bounds, rows.dtype))
+    ranks = np.flatnonzero(np.diff(starts))
+    starts = np.append(starts[ranks], len(rows))
+    return Sequences(rows, ordinals, starts, group.repeat(len(ranks)), ranks)
+
+
+def _type_of_rows(run: Run) -> type[np.signedinteger[Any]]:
+    """Half as much memory where that will do."""
+    return np.int32 if len(run.calls) < 1 << 31 else np.int64

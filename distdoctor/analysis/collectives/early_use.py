@@ -248,20 +248,19 @@ def _unawaited(run: Run) -> list[Unawaited]:
     nothing undone that matters; one that leaves out the last in each step did. A send
     needs no wait to arrive.
     """
-    calls = run.calls
     sends = [n for n, op in enumerate(OPERATIONS) if op.waits is Waits.RECEIVER]
-    unused = (calls["flags"] & UNUSED) > 0
+    unused = (run.column("flags") & UNUSED) > 0
     if not unused.any():
         return []
-    unused &= (calls["site"] > 0) & ~np.isin(calls["op"], sends)
+    unused &= (run.column("site") > 0) & ~np.isin(run.column("op"), sends)
     over = [rank for rank in gone(run) if ended_well(run, rank)]
-    unused &= np.isin(calls["rank"], over)
+    unused &= np.isin(run.column("rank"), over)
     found = []
-    for site in np.unique(calls["site"][unused]):
-        here = calls["site"] == site
+    for site in np.unique(run.column("site")[unused]):
+        here = run.column("site") == site
         lacking = {}
-        for rank in np.unique(calls["rank"][here & unused]).tolist():
-            rows = np.flatnonzero(here & (calls["rank"] == rank))
+        for rank in np.unique(run.column("rank")[here & unused]).tolist():
+            rows = np.flatnonzero(here & (run.column("rank") == rank))
             if _leaves_out(run, rank, rows, unused):
                 lacking[rank] = rows
         if lacking:

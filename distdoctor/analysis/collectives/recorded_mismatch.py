@@ -72,7 +72,7 @@ def recorded_mismatch(run: Run, alignment: Alignment) -> Divergence | None:
         The divergence; None if all calls match, or nothing tells that they do not.
     """
     unlike = np.flatnonzero(~alignment.equal)
-    varying = ~alignment.equal | alignment.varies(run.calls["site"])
+    varying = ~alignment.equal | alignment.varies(run, "site")
     if len(unlike):
         n = int(unlike[0])
         meeting = alignment.meeting(run, n)
@@ -103,10 +103,10 @@ class _Table:
         self, run: Run, alignment: Alignment, varying: NDArray[np.bool_]
     ) -> None:
         self._alignment = alignment
-        token = run.calls["signature"] * _MIXED
-        token += run.calls["site"].astype(np.uint64)
+        token = run.column("signature") * _MIXED
+        token += run.column("site").astype(np.uint64)
         self._calls = token[alignment.rows]
-        self._ranks = run.calls["rank"][alignment.rows]
+        self._ranks = run.values("rank", alignment.rows)
         self.usual = token[alignment.first]
         for n in np.flatnonzero(varying):
             there = self._calls[alignment.at == n]

@@ -111,9 +111,9 @@ def _is_same(run: Run, one: _Course, other: _Course) -> bool:
     """Whether two ranks made as many steps, with calls that are alike one by one."""
     if one[:3] != other[:3] or len(one.rows) != len(other.rows):
         return False
-    here, there = (run.calls[each.start : each.stop] for each in (one.rows, other.rows))
-    columns = ("site", "op", "flags", "spec")
-    return all(np.array_equal(here[name], there[name]) for name in columns)
+    here, there = (slice(each.start, each.stop) for each in (one.rows, other.rows))
+    columns = map(run.column, ("site", "op", "flags", "spec"))
+    return all(np.array_equal(column[here], column[there]) for column in columns)
 
 
 def _joined(alike: Sequence[SmallCalls]) -> SmallCalls:

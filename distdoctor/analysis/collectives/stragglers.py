@@ -70,6 +70,8 @@ def _late_on(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     whole = np.flatnonzero(full)[_WARM_UP:]
     if len(whole) < _FEWEST_WAITS:
         return
+    if not run.calls["enter_ns"][alignment.first[whole[-1]]]:
+        return  # as calls do whose times are not known: not all have to be looked at
     theirs = full[alignment.at]
     rows = _by_meeting(alignment.rows[theirs], alignment.at[theirs], size)[_WARM_UP:]
     entered: NDArray[np.int64] = run.calls["enter_ns"][rows]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.alignment import Alignment, Meeting
 from distdoctor.analysis.collectives.call_groups import calls_at
+from distdoctor.analysis.memoize import memoize
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import IN_BACKWARD
 from distdoctor.model.run import Rows, Run
@@ -48,8 +49,10 @@ def race(run: Run, alignment: Alignment) -> Divergence | None:
     Returns:
         The divergence, or None.
     """
+    if run.partial or not _has_threads(run):
+        return None
     threads = _threads(run, alignment.rows)
-    if not threads.any() or run.partial:
+    if not threads.any():
         return None
     for meeting in _disagreements(run, alignment):
         for a, b in combinations(meeting.rows, 2):
@@ -58,17 +61,24 @@ def race(run: Run, alignment: Alignment) -> Divergence | None:
     return None
 
 
+@memoize
+def _has_threads(run: Run) -> bool:
+    """Whether any rank called by another thread than its first."""
+    return bool(run.column("thread").any())
+
+
 def _threads(run: Run, rows: Rows) -> NDArray[np.int32]:
     """Which thread made each call; `_MAIN` also for those of a backward pass."""
-    calls = run.calls
-    threads: NDArray[np.int32] = calls["thread"][rows].copy()
-    threads[calls["flags"][rows] & IN_BACKWARD > 0] = _MAIN
+    in_backward = run.values("flags", rows) & IN_BACKWARD > 0
+    threads: NDArray[np.int32] = np.where(
+        in_backward, np.int32(_MAIN), run.values("thread", rows)
+    )
     return threads
 
 
 def _disagreements(run: Run, alignment: Alignment) -> Iterator[Meeting]:
     """Meetings of calls that differ, or of like calls from different lines."""
-    chosen = np.flatnonzero(alignment.varies(run.calls["site"]) | ~alignment.equal)
+    chosen = np.flatnonzero(alignment.varies(run, "site") | ~alignment.equal)
     unequal = np.flatnonzero(~alignment.equal[chosen])
     # What follows the first unequal one is out of step.
     end = unequal[0] + 1 if len(unequal) else len(chosen)
@@ -109,7 +119,7 @@ _Part = tuple[Rows, NDArray[np.int32]]  # one rank's calls on the group, their t
 def _of_rank(
     run: Run, alignment: Alignment, threads: NDArray[np.int32], row: int
 ) -> _Part:
-    mine = run.calls["rank"][alignment.rows] == run.calls["rank"][row]
+    mine = run.values("rank", alignment.rows) == run.calls["rank"][row]
     rows, threads = alignment.rows[mine], threads[mine]
     order = np.argsort(run.calls["ordinal"][rows])
     return rows[order], threads[order]

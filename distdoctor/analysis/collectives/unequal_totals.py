@@ -39,7 +39,9 @@ def unequal_totals(run: Run, alignment: Alignment) -> Divergence | None:
     """
     whole = alignment.counts == len(alignment.group.ranks)
     used = _IS_ALL_TO_ALL[run.calls["op"][alignment.first]] & whole & alignment.equal
-    ended = run.calls["state"][alignment.rows] == State.DONE
+    if not used.any():
+        return None
+    ended = run.values("state", alignment.rows) == State.DONE
     is_over = np.bincount(alignment.at[ended], minlength=len(used)) > 0
     still = np.flatnonzero(used & ~is_over)
     if not len(still):

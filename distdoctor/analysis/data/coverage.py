@@ -283,7 +283,8 @@ def _same(
     groups: dict[bytes, list[int]] = {}
     for rank, value in zip(meeting.ranks, values, strict=True):
         groups.setdefault(value[:shortest].tobytes(), []).append(rank)
-    telling = _are_identifying(values, exact)
+    sets = [np.unique(value) for value in values]
+    telling = _are_identifying(values, sets, exact)
     if shortest >= FEWEST and telling:
         shared = [ranks for ranks in groups.values() if len(ranks) > 1]
         if shared:
@@ -291,7 +292,6 @@ def _same(
             return CoverageFault(
                 why, meeting, (1, 1), sharing, _tally(meeting, values, exact)
             )
-    sets = [np.unique(value) for value in values]
     each_all = all(np.array_equal(sets[0], one) for one in sets[1:])
     once = all(len(one) == len(value) for one, value in zip(sets, values, strict=True))
     if meeting.whole and each_all and once and len(sets[0]) >= FEWEST and telling:
@@ -302,9 +302,13 @@ def _same(
     return None
 
 
-def _are_identifying(values: Sequence[NDArray[np.generic]], exact: bool) -> bool:
+def _are_identifying(
+    values: Sequence[NDArray[np.generic]],
+    sets: Sequence[NDArray[np.generic]],
+    exact: bool,
+) -> bool:
     """Whether equal values mean equal samples: within a rank they seldom repeat."""
-    different = [len(np.unique(value)) for value in values]
+    different = [len(one) for one in sets]
     if min(different, default=0) < FEWEST:
         return False
     return exact or all(

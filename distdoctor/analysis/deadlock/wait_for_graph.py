@@ -232,7 +232,7 @@ def _threads(run: Run) -> dict[int, set[int]]:
 
     The first thread counts even if it never communicated: it may yet.
     """
-    others = np.flatnonzero(run.calls["thread"])
+    others = np.flatnonzero(run.column("thread"))
     part = run.calls[["rank", "thread"]][others]
     threads: dict[int, set[int]] = {}
     for rank, thread in np.unique(part).tolist():
@@ -375,8 +375,11 @@ def last_issued(run: Run) -> dict[tuple[int, int], int]:
     found = sequences(run)
     if not len(found.rows):
         return {}
-    refused = (run.calls["state"] == State.REFUSED)[found.rows]
-    ordinals = np.where(refused, 0, found.ordinals) if refused.any() else found.ordinals
+    ordinals, refused = found.ordinals, run.column("state") == State.REFUSED
+    if refused.any():
+        if len(refused) > len(found.rows) or found.groups[0] != found.groups[-1]:
+            refused = refused[found.rows]  # others lie between them
+        ordinals = np.where(refused, 0, ordinals)
     last = np.maximum.reduceat(ordinals, found.starts[:-1])
     keys = zip(found.groups.tolist(), found.ranks.tolist(), strict=True)
     return dict(zip(keys, last.tolist(), strict=True))

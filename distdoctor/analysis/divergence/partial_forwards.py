@@ -128,14 +128,17 @@ def _stray(run: Run, divergence: Divergence) -> _Stray | None:
     of its own are no stray: there nobody does what the rest does.)
     """
     calls = run.calls
-    layers = calls["flags"] >> LAYER_SHIFT & LAYER_MASK
+    layers = run.column("flags") >> LAYER_SHIFT & LAYER_MASK
     runs = np.isin(layers, [LAYERS.index(layer) for layer in WRAPPED])
+    if not runs.any():
+        return None
     for alignment in alignments(run):
         if alignment.group != divergence.group:
             continue
-        rows = alignment.rows
-        for site in np.unique(calls["site"][rows][runs[rows]]):
-            mine = rows[(calls["site"][rows] == site) & runs[rows]]
+        rows = alignment.rows[runs[alignment.rows]]
+        sites = run.values("site", rows)
+        for site in np.unique(sites):
+            mine = rows[sites == site]
             mine = mine[calls["ordinal"][mine] <= divergence.ordinal]
             ranks = tuple(map(int, np.unique(calls["rank"][mine])))
             if not ranks or site == 0 or 2 * len(ranks) > len(alignment.group.ranks):

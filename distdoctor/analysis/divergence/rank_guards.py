@@ -80,8 +80,8 @@ def guarded(run: Run, alignment: Alignment, fault: Meeting) -> Divergence | None
     """
     if not run.sources:
         return None
-    differ = alignment.varies(run.calls["site"])
-    differ |= alignment.varies(run.calls["callers"])
+    differ = alignment.varies(run, "site")
+    differ |= alignment.varies(run, "callers")
     differ &= alignment.ordinals <= fault.ordinal
     meetings = [
         alignment.meeting(run, int(n))
@@ -177,8 +177,9 @@ def _partings(run: Run, meeting: Meeting) -> list[_Side]:
 def _split(run: Run, meeting: Meeting, *by: str) -> dict[tuple[int, ...], list[int]]:
     """The ranks of a meeting by what is noted of their calls."""
     found: dict[tuple[int, ...], list[int]] = {}
-    for rank, row in meeting.rows.items():
-        found.setdefault(run.calls[[*by]][row].item(), []).append(rank)
+    told = run.calls[[*by]][[*meeting.rows.values()]].tolist()
+    for rank, noted in zip(meeting.rows, told, strict=True):
+        found.setdefault(noted, []).append(rank)
     return found
 
 

@@ -142,7 +142,7 @@ def unseen_swaps(run: Run, alignment: Alignment) -> Iterator[Divergence]:
     if (crossed_names := _crossed_names(run, alignment, full)) is not None:
         yield crossed_names
         return
-    differ = alignment.varies(calls["site"])
+    differ = alignment.varies(run, "site")
     for n in np.flatnonzero(differ[:-1] & differ[1:] & full[:-1] & full[1:]):
         first = alignment.meeting(run, int(n))
         second = alignment.meeting(run, int(n) + 1)
@@ -184,7 +184,7 @@ def _crossed_names(
     run: Run, alignment: Alignment, full: NDArray[np.bool_]
 ) -> Divergence | None:
     """Two calls whose tensors ranks name in opposite order, and that met by order."""
-    differ = np.flatnonzero(alignment.varies(run.calls["spec"]) & full)
+    differ = np.flatnonzero(alignment.varies(run, "spec") & full)
     met: dict[tuple[tuple[int, str], ...], Meeting] = {}
     for meeting in alignment.meetings(run, differ[:_MOST_COMPARED]):
         names = {rank: _given(run, row) for rank, row in meeting.rows.items()}

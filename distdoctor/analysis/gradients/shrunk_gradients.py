@@ -137,9 +137,9 @@ def _averages(run: Run, ranks: Sequence[int]) -> bool:
 
 def _scatters(run: Run) -> bool:
     """Whether sharded gradients are averaged among all ranks, and not among some."""
-    layers = run.calls["flags"] >> LAYER_SHIFT & LAYER_MASK
-    rows = np.isin(run.calls["op"], _SCATTERING) & np.isin(layers, _OF_WRAPPERS)
-    groups = {int(group) for group in np.unique(run.calls["group"][rows])}
+    layers = run.column("flags") >> LAYER_SHIFT & LAYER_MASK
+    rows = np.isin(run.column("op"), _SCATTERING) & np.isin(layers, _OF_WRAPPERS)
+    groups = {int(group) for group in np.unique(run.column("group")[rows])}
     sizes = {len(run.groups[group].ranks) for group in groups}
     return sizes == {run.world_size}
 

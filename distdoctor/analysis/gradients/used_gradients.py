@@ -352,7 +352,7 @@ def _sends(run: Run, seen: Sequence[Gradients], fitting: Sequence[int]) -> int:
         calls for calls, event in run.told(Gradients, rank=rank) if id(event) in known
     ]
     rows = run.rows_of(rank)
-    sites = run.calls["site"][rows.start : rows.stop]
+    sites = run.column("site")[rows.start : rows.stop]
     steady = set.intersection(
         *({int(site) for site in sites[a:b] if site} for a, b in pairwise(ends))
     )

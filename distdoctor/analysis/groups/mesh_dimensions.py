@@ -112,17 +112,21 @@ def _claims(run: Run) -> dict[_Line, dict[int, int]]:
     Lines where a rank uses several (a loop over groups) are left out; of those that it
     comes to in several ways (a helper that is given a group) the ways with one are not.
     """
-    calls = run.calls
     sizes = np.array([len(group.ranks) for group in run.groups] or [0])
     parts = np.flatnonzero((sizes > 1) & (sizes < run.world_size))
+    if not len(parts):
+        return {}
     is_part = np.isin(np.arange(len(sizes)), parts)
-    here = np.flatnonzero(is_part[calls["group"]] & (calls["ordinal"] > 0))
-    sites = calls["site"][here].astype(np.int64)
+    there = is_part[run.column("group")] & (run.column("ordinal") > 0)
+    here = np.flatnonzero(there)
+    sites = run.values("site", here).astype(np.int64)
     claims, several = _one_each(run, here, sites)
     found = {_Line(site): groups for site, groups in claims.items() if site}
-    again = here[np.isin(sites, several[several > 0]) & (calls["callers"][here] > 0)]
-    ways = calls["site"][again].astype(np.int64) * len(run.callers)
-    known, keys = np.unique(ways + calls["callers"][again], return_inverse=True)
+    callers = run.values("callers", here)
+    again = here[np.isin(sites, several[several > 0]) & (callers > 0)]
+    ways = run.values("site", again).astype(np.int64) * len(run.callers)
+    ways += run.values("callers", again)
+    known, keys = np.unique(ways, return_inverse=True)
     for key, groups in _one_each(run, again, keys)[0].items():
         found[_Line(*divmod(int(known[key]), len(run.callers)))] = groups
     return found
@@ -138,10 +142,10 @@ def _one_each(
         rows: Which of them count.
         keys: Of each of these.
     """
-    groups = run.calls["group"][rows]
+    groups = run.values("group", rows)
     used = np.flatnonzero(np.bincount(keys, minlength=1))
     # One cell for each key and rank: whoever writes it last stays.
-    cells = np.searchsorted(used, keys) * run.world_size + run.calls["rank"][rows]
+    cells = np.searchsorted(used, keys) * run.world_size + run.values("rank", rows)
     table = np.full(len(used) * run.world_size, -1, dtype=np.int32)
     table[cells] = groups
     several = np.unique(keys[table[cells] != groups])
@@ -243,9 +247,9 @@ def _uses(run: Run, rank: int, group: int) -> set[tuple[int, int]]:
 
 
 def _rows_at(run: Run, line: _Line) -> Rows:
-    here = run.calls["site"] == line.site
+    here = run.column("site") == line.site
     if line.callers != _ANY:
-        here &= run.calls["callers"] == line.callers
+        here &= run.column("callers") == line.callers
     return np.flatnonzero(here)
 
 

@@ -56,8 +56,15 @@ def held(run: Run, rank: int) -> list[HeldParameters]:
 
     Returns:
         In the order in which the optimizers were first seen to hold it, each with its
-        steps.
+        steps; all who ask share it.
     """
+    known: dict[int, list[HeldParameters]] = run.memory.setdefault("held", {})
+    if rank not in known:
+        known[rank] = _held(run, rank)
+    return known[rank]
+
+
+def _held(run: Run, rank: int) -> list[HeldParameters]:
     found: list[HeldParameters] = []
     last: dict[int, HeldParameters] = {}
     for _, event in run.told(Holds, Gradients, rank=rank):
@@ -281,7 +288,7 @@ def communicates_at(run: Run, rank: int, place: Place | None) -> bool:
     if place is None or place not in run.sites:
         return False
     rows = run.rows_of(rank)
-    here = run.calls["site"][rows.start : rows.stop] == run.sites.index(place)
+    here = run.column("site")[rows.start : rows.stop] == run.sites.index(place)
     return bool(here.any())
 
 

@@ -88,7 +88,6 @@ def _never_joined(run: Run) -> str:
 
 def _communicates(run: Run) -> bool:
     """Whether ranks exchanged more than a wrapper does while it is made."""
-    calls = run.calls
-    layers = calls["flags"] >> LAYER_SHIFT & LAYER_MASK
+    layers = run.column("flags") >> LAYER_SHIFT & LAYER_MASK
     own = ~np.isin(layers, _WRAPPERS)
-    return bool((own & ~np.isin(calls["op"], [*SETUP_CODES, *_BARRIERS])).any())
+    return bool((own & ~np.isin(run.column("op"), [*SETUP_CODES, *_BARRIERS])).any())

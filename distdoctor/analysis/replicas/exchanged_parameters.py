@@ -62,9 +62,15 @@ def _sites(run: Run, rank: int, among: range | None) -> set[tuple[str, int]]:
     rows = run.rows_of(rank)
     if among is not None:
         rows = rows[among.start : among.stop]
-    numbers = np.unique(run.calls["site"][rows.start : rows.stop]).tolist()
-    places = [run.sites[number] for number in numbers]
-    return {(place.file, place.line) for place in places if place is not None}
+    sites = run.column("site")[rows.start : rows.stop]
+    # Most ranks do what the one before did.
+    key, before = sites.tobytes(), run.memory.get("sites of a rank")
+    if before is None or before[0] != key:
+        places = [run.sites[number] for number in np.unique(sites).tolist()]
+        used = {(place.file, place.line) for place in places if place is not None}
+        run.memory["sites of a rank"] = before = key, used
+    lines: set[tuple[str, int]] = before[1]
+    return lines
 
 
 def _sending(loop: ast.For) -> Iterator[ast.Call]:

@@ -1,15 +1,18 @@
 """Alignment: which calls met, against a slow search for the same."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from distdoctor.analysis.collectives import alignment as module
 from distdoctor.analysis.collectives.alignment import alignments
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD, Call, Event, State, Tensor
+from distdoctor.model.operations import NOT_SEEN
 from distdoctor.model.run import Run
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -110,17 +113,17 @@ def calls_of(
 @given(runs())
 def test_what_met_is_what_a_slow_search_finds(run: Run) -> None:
     found = {
-        alignment.group.name: [
+        one.group.name: [
             Met(
                 meeting.ordinal,
                 {rank: run.call(row) for rank, row in meeting.rows.items()},
                 meeting.absent,
-                bool(alignment.equal[n]),
+                bool(one.equal[n]),
             )
-            for n in range(len(alignment.ordinals))
-            for meeting in [alignment.meeting(run, n)]
+            for n in range(len(one.ordinals))
+            for meeting in [one.meeting(run, n)]
         ]
-        for alignment in alignments(run)
+        for one in alignments(run)
     }
     expected = {
         group.name: meetings_of(run, group.name, group.ranks)
@@ -133,15 +136,37 @@ def test_what_met_is_what_a_slow_search_finds(run: Run) -> None:
 @unhurried
 @given(runs())
 def test_the_first_fault_is_the_first_meeting_that_is_not_whole(run: Run) -> None:
-    for alignment in alignments(run):
-        members = set(alignment.group.ranks)
+    for one in alignments(run):
+        members = set(one.group.ranks)
         faults = [
             met.ordinal
-            for met in meetings_of(run, alignment.group.name, alignment.group.ranks)
+            for met in meetings_of(run, one.group.name, one.group.ranks)
             if not met.alike or set(met.calls) < members & set(run.seen)
         ]
-        fault = alignment.first_fault(run)
+        fault = one.first_fault(run)
         assert (fault.ordinal if fault else None) == (faults[0] if faults else None)
+
+
+@unhurried
+@given(runs(), st.integers(1, 5), st.data())
+def test_what_is_compared_does_not_depend_on_how_much_is_at_once(
+    run: Run, at_once: int, choose: st.DataObject
+) -> None:
+    calls = run.calls.copy()
+    for row in range(len(calls)):
+        if choose.draw(st.sampled_from([False, False, True])):
+            calls["signature"][row] = NOT_SEEN
+    run = replace(run, calls=calls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_AT_ONCE", at_once)
+        found = alignments(run)
+    for one in found:
+        for n, meeting in enumerate(one.meetings(run, np.arange(len(one.ordinals)))):
+            signatures = {row: calls["signature"][row] for row in meeting.rows.values()}
+            whole = [row for row, each in signatures.items() if each != NOT_SEEN]
+            assert one.first[n] == max(whole or signatures)
+            assert one.equal[n] == (len({signatures[row] for row in whole}) <= 1)
+            assert one.counts[n] == len(signatures)
 
 
 # --- examples -------------------------------------------------------------------------
