@@ -67,16 +67,17 @@ cli.main()
 def waiting(folder: Path, *, ignoring: int = 0) -> subprocess.Popen[str]:
     """A command that takes long and has a temporary folder; it has begun."""
 
-    def ignore() -> None:
-        if ignoring:
-            signal.signal(ignoring, signal.SIG_IGN)
+    def prepare() -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # nohup ignores one of them
+            ignored = number == ignoring
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
 
     started = subprocess.Popen(
         [sys.executable, "-c", WAITING, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=ignore,
+        preexec_fn=prepare,
         env=os.environ,
     )
     assert started.stdout is not None
