@@ -20,6 +20,7 @@ from distdoctor.model.step_values import StepValues, Values
 class ToldValues(msgspec.Struct, kw_only=True):
     """What a file of values says beside tensors; see `StepValues`."""
 
+    partial: dict[str, tuple[str, tuple[int, ...]]] = {}
     precision: dict[str, float] = {}
     lines: dict[str, str] = {}
     line: str = ""
@@ -78,6 +79,7 @@ def _read(path: Path, step: int, place: Callable[[str], Place | None]) -> StepVa
         weights=sorts[WEIGHT],
         gradients=sorts[GRADIENT],
         given=tuple(sorts[GIVEN].values()),
+        partial=told.partial,
         precision=told.precision,
         lines={name: line for name, line in lines.items() if line is not None},
         line=place(told.line),

@@ -27,6 +27,8 @@ class StepValues:
         gradients: Their gradients, as the optimizer finds them.
         given: Tensors that models were given since the step before, without those
             that another part of the model computed.
+        partial: By name of a parameter, the ranks over which its gradient is still to
+            be reduced, by "sum" or "avg": what DTensor has yet to do.
         precision: By name of a parameter, the spacing of numbers at 1.0 in its dtype.
         lines: By name of a parameter, the user's line that made it.
         line: The user's line that makes the step.
@@ -40,6 +42,7 @@ class StepValues:
     weights: Mapping[str, Values]
     gradients: Mapping[str, Values]
     given: tuple[Values, ...] = ()
+    partial: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     precision: Mapping[str, float] = field(default_factory=dict)
     lines: Mapping[str, Place] = field(default_factory=dict)
     line: Place | None = None

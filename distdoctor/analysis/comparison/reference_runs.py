@@ -237,6 +237,10 @@ class _Comparison:
                     continue
                 theirs = place.of(whole).astype(np.float64)
                 here = mine.get(name)
+                if gradients and name in own.partial:
+                    here = self._reduced(step, name, *own.partial[name])
+                    if here is None:
+                        continue
                 if here is None:
                     if not np.abs(theirs).max(initial=0.0):
                         continue
@@ -255,6 +259,21 @@ class _Comparison:
                 )
                 bound = max(noise, _ROUNDINGS * rounding * largest, 1e-300)
                 yield _Part(rank, name, place, here.astype(np.float64), theirs, bound)
+
+    def _reduced(
+        self, step: int, name: str, reduce_op: str, ranks: tuple[int, ...]
+    ) -> Values | None:
+        """A gradient that DTensor has yet to reduce; None: it cannot be told."""
+        terms = [
+            self._ranks[rank][step].gradients.get(name)
+            for rank in ranks
+            if rank in self._ranks
+        ]
+        found = [one.astype(np.float64) for one in terms if one is not None]
+        if reduce_op not in {"sum", "avg"} or len(found) < len(ranks):
+            return None
+        total: Values = np.sum(found, axis=0)
+        return total / len(ranks) if reduce_op == "avg" else total
 
     def _pattern(
         self, one: _Part, parts: Sequence[_Part]

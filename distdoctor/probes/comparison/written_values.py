@@ -124,6 +124,7 @@ class WrittenValues:
         names, lines = _named(held)
         arrays: dict[str, Any] = {}
         precision: dict[str, float] = {}
+        partial: dict[str, Any] = {}
         size = 0
         for name, one in zip(names, held, strict=True):
             for sort, tensor in ((WEIGHT, one), (GRADIENT, one.grad)):
@@ -131,6 +132,8 @@ class WrittenValues:
                 if array is not None:
                     arrays[f"{sort}/{name}"] = array
                     size += array.nbytes
+            if one.grad is not None and (left := _still_to_reduce(one.grad)):
+                partial[name] = left
             if one.is_floating_point():
                 own = torch.finfo(one.dtype).eps
                 precision[name] = max(own, self._rounding)
@@ -140,6 +143,7 @@ class WrittenValues:
         elif self._given_bytes <= _MOST_GIVEN_BYTES:
             arrays |= self._given
         told = {
+            "partial": partial,
             "precision": precision,
             "lines": {name: lines[name] for name in names if name in lines},
             "line": call_site(4),
@@ -189,6 +193,25 @@ def _array(tensor: torch.Tensor) -> Any:
     if here.dtype in {torch.float16, torch.bfloat16} or here.dtype.itemsize < 1:
         here = here.float()
     return here.cpu().contiguous().numpy()
+
+
+def _still_to_reduce(gradient: torch.Tensor) -> tuple[str, list[int]] | None:
+    """How, and over which ranks, DTensor has yet to reduce a gradient."""
+    mesh, placements = (
+        getattr(gradient, name, None) for name in ("device_mesh", "placements")
+    )
+    if mesh is None or placements is None:
+        return None
+    dimensions = [n for n, one in enumerate(placements) if one.is_partial()]
+    here = mesh.get_coordinate()
+    if not dimensions or here is None:
+        return None
+    ranks = mesh.mesh
+    for n in reversed(range(ranks.ndim)):
+        if n not in dimensions:
+            ranks = ranks.select(n, here[n])
+    reduce_op = str(getattr(placements[dimensions[0]], "reduce_op", "sum"))
+    return reduce_op, [int(rank) for rank in ranks.reshape(-1).tolist()]
 
 
 def _random_state() -> int:

@@ -144,6 +144,29 @@ def test_a_factor_is_told(factor: float, words: str) -> None:
     assert words in in_words(found)
 
 
+@pytest.mark.parametrize("reduce_op", ["sum", "avg"])
+def test_what_dtensor_has_yet_to_reduce_is_reduced(reduce_op: str) -> None:
+    def change(one: StepValues, rank: int) -> StepValues:
+        part = random(3, seed=one.step)
+        whole = one.gradients["norm"] * (2 if reduce_op == "avg" else 1)
+        left = {"norm": (reduce_op, (0, 1))}
+        parts = part, whole - part
+        return replace(gradient(one, norm=parts[rank]), partial=left)
+
+    result, found = compared(change)
+    assert (result.steps, found) == (2, [])
+
+
+def test_what_cannot_be_reduced_is_left_out() -> None:
+    left = {"norm": ("max", (0, 1))}
+    _, found = compared(
+        lambda one, rank: replace(
+            gradient(one, norm=random(3, seed=rank)), partial=left
+        )
+    )
+    assert not found
+
+
 def test_what_is_another_thing_is_told_as_that() -> None:
     _, found = compared(lambda one, rank: gradient(one, norm=random(3, seed=rank + 7)))
     assert {one.kind for one in found} == {OTHERWISE}
