@@ -105,7 +105,9 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _finding(run: Run, found: Sequence[Departed]) -> Finding:
     first = found[0]
+    ranks = tuple(sorted({one.rank for one in found}))
     return Finding(
+        culprits=ranks if len(ranks) < len(run.seen) else (),
         message=in_words(found),
         exhibits=tuple(found[:2]),
         locations=locations(run, found),

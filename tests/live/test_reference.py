@@ -42,6 +42,58 @@ dist.destroy_process_group()
 """
 
 
+SEQUENCE_PARALLEL = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(4)
+model = Net()
+parallelize_module(
+    model,
+    init_device_mesh("cpu", (dist.get_world_size(),)),
+    {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Replicate()),
+        "": PrepareModuleInput(
+            input_layouts=Replicate(), desired_input_layouts=Shard(1)
+        ),
+    },
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+samples = torch.Generator().manual_seed(5)
+for _ in range(5):
+    batch = torch.randn(3, 4, 8, generator=samples)
+    optimizer.zero_grad()
+    (model(batch) - batch.roll(1, 2)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
 def compare(folder: Path, *arguments: str) -> Checked:
     (folder / "train.py").write_text(JOB)
     return check(folder, "--reference", "train.py", "--", *arguments)
@@ -70,6 +122,15 @@ def test_a_job_that_is_its_reference_is_well_and_leaves_no_values(
     kept = {one.name for one in (tmp_path / "kept").iterdir()}
     assert "comparison.json" in kept
     assert not kept & {"reference", "moved", "values"}
+
+
+def test_terms_that_dtensor_adds_up_in_the_step_are_no_departure(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(SEQUENCE_PARALLEL)
+    status, report, output = check(tmp_path, "--reference", "train.py")
+    assert (status, report["verdict"]) == (0, "well"), output
+    assert (report["compared"]["steps"], report["compared"]["same"]) == (4, True)
 
 
 def test_a_wrong_scale_is_told_with_its_factor(tmp_path: Path) -> None:

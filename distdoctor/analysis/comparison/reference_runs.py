@@ -1,7 +1,7 @@
 """Where a job parts from its reference: the same job on fewer ranks.
 
 What a rank has is compared with its part of what the reference has, before each of the
-first steps: the gradient that the optimizer finds, then the weights. How much they may
+first steps: the weights, then the gradients that the optimizer finds. How much they may
 differ is measured: a second run of the reference, whose weights were moved by a
 rounding at the start, tells what roundings come to.
 
@@ -195,13 +195,13 @@ class _Comparison:
     # --- values ---
 
     def _departed(self, step: int) -> Iterator[Departed]:
-        parts = [*self._parts(step, gradients=True)]
-        what = "gradient"
-        parted = [one for one in parts if one.excess >= LEAST_EXCESS]
-        if not parted and step:
-            what = "weights"
-            parts = [*self._parts(step, gradients=False)]
+        parted: list[_Part] = []
+        # Weights come first: they are what the step before has made.
+        for what in ("weights", "gradient") if step else ("gradient",):
+            parts = [*self._parts(step, gradients=what == "gradient")]
             parted = [one for one in parts if one.excess >= LEAST_EXCESS]
+            if parted:
+                break
         for one in parted:
             kind, factor, among = self._pattern(one, parts)
             own = self._ranks[one.rank][step]
