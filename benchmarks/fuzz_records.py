@@ -127,9 +127,12 @@ class Inputs:
         """Give an input, and note what comes of it.
 
         Returns:
-            Whether all went well.
+            Whether this process may go on.
         """
-        at, case = self.made(number)
+        try:
+            at, case = self.made(number)
+        except MemoryError:  # to make one may take more than a process is allowed
+            return False
         seed, folder = self.pool[at], self._folders[at]
         names = {*case, *seed}
         other = [name for name in names if case.get(name) is not seed.get(name)]
