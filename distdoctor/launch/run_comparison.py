@@ -130,26 +130,22 @@ class _Series:
         return replace(plan, shorten=False, environment=plan.environment | more)
 
     def _compare(self, manifest: Manifest, again: Plan | None) -> None:
-        folder = self._plan.folder
         try:
-            whole = assemble(folder, manifest)
-            if self._how == REFERENCE and again is not None:
-                record.write(
-                    folder,
-                    COMPARISON_FILE,
-                    as_comparison(*self._refer(whole, self._watched(again))),
-                )
-                return
-            if manifest.stopped not in _WHOLE or manifest.exit_code:
-                raise MissingEvidence("the first run of the job failed by itself")
-            self._kept.put_back()
-            if again is None:
-                found: _Found = repeated(whole, self._other(self._plan, "second"))
-            else:
-                found = self._resume(whole, self._watched(again))
+            found = self._found(manifest, again)
         except (MissingEvidence, JournalUnreadable) as error:
             found = Compared(rank=0, how=self._how, why=str(error)), ()
-        record.write(folder, COMPARISON_FILE, as_comparison(*found))
+        record.write(self._plan.folder, COMPARISON_FILE, as_comparison(*found))
+
+    def _found(self, manifest: Manifest, again: Plan | None) -> _Found:
+        whole = assemble(self._plan.folder, manifest)
+        if self._how == REFERENCE and again is not None:
+            return self._refer(whole, self._watched(again))
+        if manifest.stopped not in _WHOLE or manifest.exit_code:
+            raise MissingEvidence("the first run of the job failed by itself")
+        self._kept.put_back()
+        if again is None:
+            return repeated(whole, self._other(self._plan, "second"))
+        return self._resume(whole, self._watched(again))
 
     def _resume(self, whole: Run, again: Plan) -> _Found:
         pause = cut(whole)
@@ -185,7 +181,10 @@ class _Series:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             if not values:
-                raise MissingEvidence(_without_steps(manifest))
+                raise MissingEvidence(
+                    f"the reference {_ended_early(manifest)}; give another command for "
+                    "it (--reference 'COMMAND')"
+                )
             found.append(values)
         if any(len(values) > 1 for values in found):
             raise MissingEvidence(
@@ -228,20 +227,13 @@ def _require_steps(run: Run, manifest: Manifest, name: str) -> None:
         return
     if any(steps_of(run, rank) for rank in run.seen):
         return
+    raise MissingEvidence(f"the {name} job {_ended_early(manifest)}")
+
+
+def _ended_early(manifest: Manifest) -> str:
+    """What is said of a run that made no step."""
     how = f"left with exit code {manifest.exit_code}"
     if manifest.exit_code is None:
         how = f"was ended ({manifest.stopped})"
     last_words = f"; it last said: {manifest.last_words}" if manifest.last_words else ""
-    raise MissingEvidence(f"the {name} job {how} before its first step{last_words}")
-
-
-def _without_steps(manifest: Manifest) -> str:
-    """What is said of a reference that made no step."""
-    how = f"left with exit code {manifest.exit_code}"
-    if manifest.exit_code is None:
-        how = f"was ended ({manifest.stopped})"
-    last_words = f"; it last said: {manifest.last_words}" if manifest.last_words else ""
-    return (
-        f"the reference {how} before its first step{last_words}; give another command "
-        "for it (--reference 'COMMAND')"
-    )
+    return f"{how} before its first step{last_words}"

@@ -259,6 +259,7 @@ def _compared(run: Run) -> ComparedData | None:
         steps=compared.steps,
         begun=compared.begun,
         same=bool(compared.steps)
+        and not compared.why
         and not departed
         and not any(map(has_effect, differences)),
         why=compared.why,

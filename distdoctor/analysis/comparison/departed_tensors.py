@@ -9,7 +9,12 @@ import numpy as np
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observations.collectives import step_of
-from distdoctor.model.observations.comparison import OTHERWISE, PART_OF_SUM, Departed
+from distdoctor.model.observations.comparison import (
+    NOT_FINITE,
+    OTHERWISE,
+    PART_OF_SUM,
+    Departed,
+)
 from distdoctor.model.observations.gradients import Backward
 from distdoctor.model.operations import IN_BACKWARD
 from distdoctor.model.run import Run, named
@@ -67,11 +72,7 @@ def _by_kind(found: Iterable[Departed]) -> dict[Kind, list[Departed]]:
     for one in found:
         factor = round(one.factor, 3) if one.kind != OTHERWISE else 0.0
         by_kind.setdefault((one.kind, factor, one.among), []).append(one)
-    merged: dict[Kind, list[Departed]] = {}
-    # Ranks of several groups of a dimension miss the same sum, each its own.
-    for kind, of in by_kind.items():
-        merged.setdefault(kind, []).extend(of)
-    return merged
+    return by_kind
 
 
 def _part(kind: Kind, found: Sequence[Departed]) -> str:
@@ -88,6 +89,8 @@ def _part(kind: Kind, found: Sequence[Departed]) -> str:
             f"{of}: each rank has a part of its own, and the sum of those of "
             f"{named(among)}{mean} is what the reference has: it is never taken"
         )
+    if how == NOT_FINITE:
+        return f"{of}: not finite"
     if how == OTHERWISE:
         return f"{of}: by no common factor"
     if not factor:

@@ -18,6 +18,7 @@ import numpy as np
 from distdoctor.analysis.comparison.shard_places import Cut, Wholes
 from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
+    NOT_FINITE,
     OTHERWISE,
     PART_OF_SUM,
     REFERENCE,
@@ -86,7 +87,10 @@ class _Part:
     @property
     def excess(self) -> float:
         """The difference, in units of what roundings come to; 0 if there is none."""
-        difference = np.abs(self.mine - self.theirs).max(initial=0.0)
+        if not (np.isfinite(self.mine) | ~np.isfinite(self.theirs)).all():
+            return float("inf")
+        apart = np.abs(self.mine - self.theirs)
+        difference = np.nan_to_num(apart, nan=0.0).max(initial=0.0)
         return float(difference / self.bound) if difference else 0.0
 
 
@@ -101,6 +105,7 @@ class _Comparison:
         self._ranks, self._reference, self._moved = ranks, reference, moved
         self._groups = sorted({*groups, tuple(sorted(ranks))}, key=len)
         self._places: dict[int, dict[str, Cut]] = {}
+        self._left_out: dict[str, None] = {}  # parameters that are not compared
 
     def result(self) -> tuple[Compared, list[Departed]]:
         steps = self._common_steps()
@@ -116,8 +121,20 @@ class _Comparison:
             if found:
                 self._require_determined(step)
                 break
+        why = "" if found else self._why_not_all()
         rank = min(self._ranks)
-        return Compared(rank=rank, how=REFERENCE, steps=compared), found
+        return Compared(rank=rank, how=REFERENCE, steps=compared, why=why), found
+
+    def _why_not_all(self) -> str:
+        """What was left out of the comparison; "": nothing."""
+        names = [*self._left_out]
+        if not names:
+            return ""
+        return (
+            f"{len(names)} parameter{'s' if len(names) > 1 else ''} ({_named(names)}) "
+            "could not be compared: it cannot be told which part of the reference a "
+            "rank has; all others are the same"
+        )
 
     def _common_steps(self) -> int:
         if not self._reference or not self._moved:
@@ -137,6 +154,9 @@ class _Comparison:
         wholes = Wholes(self._reference[0].weights)
         for rank, steps in self._ranks.items():
             self._places[rank] = found = wholes.places(steps[0].weights)
+            for name, part in steps[0].weights.items():
+                if part.size and name not in found:
+                    self._left_out.setdefault(name)
             size = sum(part.size for part in steps[0].weights.values())
             placed = sum(steps[0].weights[name].size for name in found)
             if placed < _LEAST_PLACED * size:
@@ -240,12 +260,14 @@ class _Comparison:
                 if gradients and name in own.partial:
                     here = self._reduced(step, name, *own.partial[name])
                     if here is None:
+                        self._left_out.setdefault(name)
                         continue
                 if here is None:
                     if not np.abs(theirs).max(initial=0.0):
                         continue
                     here = np.zeros(theirs.shape)  # it has no gradient at all
                 if here.shape != theirs.shape:
+                    self._left_out.setdefault(name)
                     continue
                 rounding = max(
                     own.precision.get(name, 0.0),
@@ -279,12 +301,16 @@ class _Comparison:
         self, one: _Part, parts: Sequence[_Part]
     ) -> tuple[str, float, tuple[int, ...]]:
         """What a part is of what it is to be: its kind, a factor, and a group."""
+        if not np.isfinite(one.mine).all() or not np.isfinite(one.theirs).all():
+            return NOT_FINITE, 0.0, ()
         weight = float((one.theirs * one.theirs).sum())
         factor = float((one.mine * one.theirs).sum() / weight) if weight else 0.0
         if _fits(one.mine, factor * one.theirs, one.bound * max(1.0, abs(factor))):
             return TIMES, factor, ()
         alike = {
-            other.rank: other.mine for other in parts if other.place.same_as(one.place)
+            other.rank: other.mine
+            for other in parts
+            if other.place.same_as(one.place) and np.isfinite(other.mine).all()
         }
         for group in self._groups:
             if one.rank not in group or not alike.keys() >= set(group):

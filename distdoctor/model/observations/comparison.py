@@ -8,6 +8,7 @@ from distdoctor.model.values import value
 TWICE, RESUME, REFERENCE = "twice", "resume", "reference"
 
 TIMES, PART_OF_SUM, OTHERWISE = "times", "term", "otherwise"
+NOT_FINITE = "not-finite"
 """How a tensor of a rank departs from the reference's; see `Departed`."""
 
 
@@ -78,8 +79,9 @@ class Departed(Observation):
     """A tensor of this rank is not its part of the reference's, before a step.
 
     It is `factor` times that part (`TIMES`); or the ranks of a group have terms of it,
-    whose sum is `factor` times that part (`PART_OF_SUM`); or neither (`OTHERWISE`). The
-    place is where the tensor was made.
+    whose sum is `factor` times that part (`PART_OF_SUM`); or it is not finite, and that
+    is (`NOT_FINITE`); or none of these (`OTHERWISE`). The place is where the tensor was
+    made.
     """
 
     step: int = 1

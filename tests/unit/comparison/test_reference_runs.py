@@ -12,6 +12,7 @@ from distdoctor.analysis.comparison.reference_runs import departures
 from distdoctor.model.events import Place
 from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
+    NOT_FINITE,
     OTHERWISE,
     PART_OF_SUM,
     TIMES,
@@ -157,14 +158,39 @@ def test_what_dtensor_has_yet_to_reduce_is_reduced(reduce_op: str) -> None:
     assert (result.steps, found) == (2, [])
 
 
-def test_what_cannot_be_reduced_is_left_out() -> None:
+def test_what_cannot_be_reduced_is_left_out_and_told() -> None:
     left = {"norm": ("max", (0, 1))}
-    _, found = compared(
-        lambda one, rank: replace(
-            gradient(one, norm=random(3, seed=rank)), partial=left
-        )
-    )
+
+    def change(one: StepValues, rank: int) -> StepValues:
+        return replace(gradient(one, norm=random(3, seed=rank)), partial=left)
+
+    result, found = compared(change)
     assert not found
+    assert "1 parameter (norm) could not be compared" in result.why
+
+
+def test_a_parameter_that_is_not_found_is_told() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        return replace(one, weights={**one.weights, "norm": np.zeros(3, np.float32)})
+
+    result, found = compared(change)
+    assert (result.steps, found) == (2, [])
+    assert "1 parameter (norm) could not be compared" in result.why
+
+
+def test_what_is_not_finite_departs() -> None:
+    _, found = compared(lambda one, _: gradient(one, norm=np.full(3, np.inf)))
+    assert {(one.name, one.kind) for one in found} == {("norm", NOT_FINITE)}
+    assert "norm on ranks {0-1}: not finite" in in_words(found)
+    assert all(one.excess > 1e200 for one in found)
+
+
+def test_what_is_not_finite_in_the_reference_either_does_not() -> None:
+    def broken(one: StepValues) -> StepValues:
+        return gradient(one, norm=np.full(3, np.nan))
+
+    result, found = compared(lambda one, _: broken(one), broken)
+    assert (result.steps, found) == (2, [])
 
 
 def test_what_is_another_thing_is_told_as_that() -> None:
