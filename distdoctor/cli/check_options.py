@@ -121,17 +121,13 @@ class CheckOptions:
         """
         if self.resume is None:
             return None
-        try:
-            words = shlex.split(self.resume)
-        except ValueError as error:
-            raise LaunchRefused(f"--resume {self.resume!r}: {error}") from error
         script = self.script
-        if script is not None and words and Path(words[0]).name.startswith("python"):
-            words = words[1:]
-        if not words:
-            raise LaunchRefused(
-                "--resume: give a command, such as 'train.py --resume ckpt.pt'"
-            )
+        words = _words_of(
+            "--resume",
+            self.resume,
+            "train.py --resume ckpt.pt",
+            of_script=script is not None,
+        )
         if script is not None:
             script, words = Path(words[0]), words[1:]
         job = job_of(script, words, ranks, self.launcher, folder / "logs")
@@ -160,7 +156,9 @@ class CheckOptions:
             return None
         logs = folder / "logs"
         if self.reference != ITSELF:
-            words = _words_of("--reference", self.reference)
+            words = _words_of(
+                "--reference", self.reference, "torchrun --nproc-per-node 1 train.py"
+            )
             job = job_of(None, words, None, Launcher.AUTO, logs)
         elif self.script is not None:
             job = job_of(self.script, given, 1, self.launcher, logs)
@@ -175,13 +173,29 @@ ITSELF = "-"
 """Value of `--reference` without one: the job itself, on one rank."""
 
 
-def _words_of(option: str, command: str) -> list[str]:
+def _words_of(
+    option: str, command: str, such_as: str, *, of_script: bool = False
+) -> list[str]:
+    """The words of a command that an option gives.
+
+    Args:
+        option: Its name.
+        command: Its value.
+        such_as: What it may be, for who gave nothing.
+        of_script: It is a script and its arguments, as `check` has them; Python's
+            own name before them is left out.
+
+    Raises:
+        LaunchRefused: It is none.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise LaunchRefused(f"{option} {command!r}: {error}") from error
+    if of_script and words and Path(words[0]).name.startswith("python"):
+        words = words[1:]
     if not words:
-        raise LaunchRefused(f"{option}: give a command")
+        raise LaunchRefused(f"{option}: give a command, such as '{such_as}'")
     return words
 
 

@@ -15,10 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from distdoctor.journal.environment import PAUSE_VARIABLE
 from distdoctor.model.observations.comparison import Traced
@@ -26,10 +22,9 @@ from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.checkpoints import restored_state
 from distdoctor.probes.checkpoints.checkpoint_contents import number_of
 from distdoctor.probes.collectives.parking import park
+from distdoctor.probes.comparison.forward_hooks import tell, tensors_in
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.optimizer_step.true_steps import before_steps
-from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
@@ -91,7 +86,7 @@ class Trace:
             self._before = {f"random {name}": n for name, n in states({}).items()}
         if trained_models.bare(module) not in self._modules:
             self._know(trained_models.bare(module))
-        for tensor in _tensors(given):  # none if they are given by keyword
+        for tensor in tensors_in(given):  # none if they are given by keyword
             self._fed = True
             self._add(f"input {type(trained_models.bare(module)).__name__}", tensor)
 
@@ -99,7 +94,7 @@ class Trace:
     def _computed(self, module: nn.Module, output: Any) -> None:
         name = self._modules.get(module)
         if name is not None:
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 self._add(f"output {name}", tensor)
                 break
 
@@ -205,17 +200,6 @@ def _finite(value: Any) -> float:
     return number if abs(number) < float("inf") else -1.0
 
 
-def _tensors(thing: Any) -> Iterator[torch.Tensor]:
-    """Tensors in something that a module is given, or gives."""
-    if isinstance(thing, torch.Tensor):
-        yield thing
-    elif isinstance(thing, Mapping):
-        yield from _tensors(list(thing.values()))
-    elif isinstance(thing, (list, tuple)):
-        for one in thing:
-            yield from _tensors(one)
-
-
 def _printed(state: Mapping[str, Any]) -> Iterable[int]:
     for name in sorted(state, key=str):
         value = state[name]
@@ -231,23 +215,7 @@ TRACE = Trace()
 def install() -> None:
     """Start tracing when the rank joins, where two runs are to be compared."""
     TRACE.begin()
-
-    def entering(module: nn.Module, given: Any) -> None:
-        TRACE.entering(module, given)
-
-    def leaving(module: nn.Module, _given: Any, output: Any) -> None:
-        TRACE.leaving(module, output)
-
-    def stepping(optimizer: Any, _args: Any, _named: Any) -> None:
-        TRACE.stepping(optimizer)
-
-    register_module_forward_pre_hook(
-        unseen_by_compilers(entering, nn.Module._call_impl)
-    )
-    register_module_forward_hook(
-        unseen_by_compilers(leaving, nn.Module._call_impl), always_call=True
-    )
-    before_steps(stepping)
+    tell(TRACE)
 
 
 PROBE = Probe(install=install)

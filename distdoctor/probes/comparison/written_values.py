@@ -8,24 +8,18 @@ a rounding, so that what roundings come to is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from distdoctor.journal.environment import VALUES_VARIABLE
 from distdoctor.journal.value_files import GIVEN, GRADIENT, WEIGHT, write_values
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.comparison.forward_hooks import tell, tensors_in
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.optimizer_step.true_steps import before_steps
-from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import registrations, trained_models
@@ -90,7 +84,7 @@ class WrittenValues:
         if self._move and id(model) not in self._moved:
             self._moved.add(id(model))
             _move(model)
-        for tensor in _tensors(given):
+        for tensor in tensors_in(given):
             if not tensor.requires_grad:
                 self._keep(tensor)
 
@@ -102,7 +96,7 @@ class WrittenValues:
 
     @harmless
     def _leave(self, module: nn.Module, output: Any) -> None:
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             if tensor.is_floating_point():
                 self._rounding = max(self._rounding, torch.finfo(tensor.dtype).eps)
         if self._depth == 0 and _random_state() != self._state:
@@ -233,37 +227,10 @@ def _move(model: nn.Module) -> None:
                 here.mul_(1 + rounding * sign.view_as(here))
 
 
-def _tensors(thing: Any) -> Iterator[torch.Tensor]:
-    """Tensors in something that a module is given, or gives."""
-    if isinstance(thing, torch.Tensor):
-        yield thing
-    elif isinstance(thing, Mapping):
-        yield from _tensors(list(thing.values()))
-    elif isinstance(thing, (list, tuple)):
-        for one in thing:
-            yield from _tensors(one)
-
-
 def install() -> None:
     """Begin to collect values, because they are to be compared."""
     values = WrittenValues(moved=os.environ.get(VALUES_VARIABLE) == "moved")
-
-    def entering(module: nn.Module, given: Any) -> None:
-        values.entering(module, given)
-
-    def leaving(module: nn.Module, _given: Any, output: Any) -> None:
-        values.leaving(module, output)
-
-    def stepping(optimizer: Any, _args: Any, _named: Any) -> None:
-        values.stepping(optimizer)
-
-    register_module_forward_pre_hook(
-        unseen_by_compilers(entering, nn.Module._call_impl)
-    )
-    register_module_forward_hook(
-        unseen_by_compilers(leaving, nn.Module._call_impl), always_call=True
-    )
-    before_steps(stepping)
+    tell(values)
 
 
 PROBE = Probe(install=install)
