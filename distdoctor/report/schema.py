@@ -95,7 +95,7 @@ class ComparedData(msgspec.Struct, kw_only=True):
     steps: int  # optimizer steps that were compared; 0: none could be
     begun: int  # steps before the checkpoint that was resumed from
     same: bool  # all that was compared was the same: bit for bit, or but for roundings
-    why: str  # why nothing could be compared; empty: it could
+    why: str  # why nothing, or not all, could be compared; empty: it could
 
 
 class RunData(msgspec.Struct, kw_only=True):

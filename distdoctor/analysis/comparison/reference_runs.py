@@ -184,6 +184,7 @@ class _Comparison:
         # Each rank has its own share; or what some have in common is there for all.
         if np.array_equal(mine, whole):
             return None
+        # Parts overlap by little; whole batches of few tokens may have the same ones.
         if len(mine) >= 2 * len(whole):
             return _OTHER_SAMPLES.format(step + 1)
         values, counts = np.unique(mine, return_counts=True)

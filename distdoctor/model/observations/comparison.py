@@ -52,7 +52,7 @@ class Compared(Observation):
     how: str = TWICE  # or RESUME, REFERENCE: what the other run was
     steps: int = 0  # of the optimizers on every rank, in both runs
     begun: int = 0  # steps before the checkpoint that was resumed from
-    why: str = ""  # nothing could be compared
+    why: str = ""  # nothing, or not all, could be compared
 
 
 @value(frozen=True, slots=True, kw_only=True)
