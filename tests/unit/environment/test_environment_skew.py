@@ -136,6 +136,16 @@ def test_a_file_that_came_after_the_program_began_is_left_out(
     assert "of_rank_0" not in sources_of(observed)
 
 
+def test_what_file_systems_call_now_is_never_later_than_a_file_made_now(
+    tmp_path: Path,
+) -> None:
+    for number in range(300):
+        before = software._file_time_s()
+        (tmp_path / str(number)).write_bytes(CODE)
+        made = (tmp_path / str(number)).stat()
+        assert before <= max(made.st_mtime, made.st_ctime)
+
+
 def test_what_is_imported_later_is_told_once(
     observed: list[Any], project: Path
 ) -> None:
