@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +48,16 @@ class Cut:
     def of(self, whole: Values) -> Values:
         """What the part is to be if the whole is this; 0 where it was filled up."""
         grid = np.ix_(*(np.maximum(axis, 0) for axis in self.axes))
-        found: Values = whole.reshape(self.whole)[grid]
-        filled = np.zeros(found.shape, dtype=bool)
+        return self.within(whole.reshape(self.whole)[grid])
+
+    def within(self, part: Values) -> Values:
+        """A part of that shape, with 0 where it was filled up."""
+        filled = np.zeros(part.shape, dtype=bool)
         for n, axis in enumerate(self.axes):
             shape = [1] * len(self.axes)
             shape[n] = len(axis)
             filled |= (axis == NOWHERE).reshape(shape)
-        return np.where(filled, np.zeros((), found.dtype), found)
+        return np.where(filled, np.zeros((), part.dtype), part)
 
     def same_as(self, other: Cut) -> bool:
         """Whether another rank's part is the same one."""
@@ -137,8 +141,13 @@ class Wholes:
             if axis is None:
                 return None
             axes.append(axis)
-        here = Cut(name, tuple(axes), shape)
-        return here if np.array_equal(here.of(whole), part) else None
+        # What lies between two known values, and then beside them, may have values
+        # that occur often; or it was filled up.
+        for fill in (_with_neighbours, _with_gaps, _as_it_is):
+            here = Cut(name, tuple(map(fill, axes, shape)), shape)
+            if np.array_equal(here.of(whole), part):
+                return here
+        return None
 
     def _in_order(self, name: str) -> tuple[Values, Indices, NDArray[np.bool_]]:
         """The values of a tensor in order, their indices, and which occur once."""
@@ -206,6 +215,32 @@ def _along(where: Values, known: NDArray[np.bool_], n: int) -> Indices | None:
     if not len(told) or len(np.unique(told)) < len(told):
         return None
     return axis
+
+
+def _as_it_is(axis: Indices, _size: int) -> Indices:
+    return axis
+
+
+def _with_gaps(axis: Indices, _size: int) -> Indices:
+    """With what lies between two indices that are as far apart as in the part."""
+    at = np.flatnonzero(axis != NOWHERE)
+    filled = axis.copy()
+    for left, right in pairwise(at):
+        if right - left > 1 and axis[right] - axis[left] == right - left:
+            filled[left:right] = np.arange(axis[left], axis[right])
+    return filled
+
+
+def _with_neighbours(axis: Indices, size: int) -> Indices:
+    """With gaps, and what lies before the first index and behind the last."""
+    at = np.flatnonzero(axis != NOWHERE)
+    filled = _with_gaps(axis, size)
+    before, behind = int(at[0]), len(axis) - int(at[-1]) - 1
+    if axis[at[0]] >= before:
+        filled[:before] = np.arange(axis[at[0]] - before, axis[at[0]])
+    if axis[at[-1]] + behind < size:
+        filled[at[-1] + 1 :] = np.arange(axis[at[-1]] + 1, axis[at[-1]] + behind + 1)
+    return filled
 
 
 def _cut(size: int, of: int, others: Sequence[Cut]) -> Indices | None:

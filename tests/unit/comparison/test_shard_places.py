@@ -48,6 +48,29 @@ def test_a_flat_part_is_found_in_a_matrix() -> None:
     assert np.array_equal(here.of(whole), whole.reshape(-1)[5:14])
 
 
+def test_ones_between_and_beside_others_of_a_flat_part_are_found() -> None:
+    whole = np.concatenate([random(5), np.ones(4, np.float32), random(7, seed=1)])
+    wholes = Wholes({"w": whole})
+    for first, end in ((0, 8), (8, 16), (3, 12)):
+        here = wholes.places({"w": whole[first:end]})["w"]
+        assert here.axes[0].tolist() == [*range(first, end)]
+
+
+def test_rows_of_zeros_between_others_are_no_filling() -> None:
+    whole = random(6, 3)
+    whole[2] = 0
+    here = Wholes({"w": whole}).places({"w": whole[1:5]})["w"]
+    assert here.axes[0].tolist() == [1, 2, 3, 4]
+
+
+def test_what_fills_a_part_up_is_nobodys() -> None:
+    whole = random(10, 3)
+    part = np.concatenate([whole[8:], np.zeros((2, 3), np.float32)])
+    here = Wholes({"w": whole}).places({"w": part})["w"]
+    assert not here.within(np.ones((4, 3)))[2:].any()
+    assert here.within(np.ones((4, 3)))[:2].all()
+
+
 def test_heads_that_are_interleaved_are_found() -> None:
     whole = random(3 * 8, 5)  # query, key and value of 8 heads of one number each
     part = whole.reshape(3, 8, 5)[:, 4:].reshape(12, 5)
