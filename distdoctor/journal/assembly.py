@@ -197,7 +197,10 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
     no_sources: dict[str, str] = {}
     sources = read(SOURCES, read_sources, no_sources)
     run = replace(run, sources=sources, substituted=read_substitutes(folder))
-    run = with_comparison(run, read(COMPARISON_FILE, read_comparison, None))
+    alone = run
+    run = read(
+        COMPARISON_FILE, lambda one: with_comparison(alone, read_comparison(one)), run
+    )
     run = with_stacks(run, read(STACKS, read_stacks, []), manifest.directory)
     return replace(run, unread=tuple(unread))
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distdoctor.journal.folder import Comparison, RunDeparture, RunDifference
-from distdoctor.model.events import Event, Place
+from distdoctor.errors import RecordUnreadable
+from distdoctor.journal.event_text import event_text
+from distdoctor.journal.folder import Comparison, RunDifference, ToldEvent
+from distdoctor.journal.notes_reader import read_event
+from distdoctor.model.events import Event, Observation, Place
 from distdoctor.model.observations.comparison import (
     RESUME,
     Compared,
-    Departed,
     Unrepeated,
     Unrestored,
 )
 from distdoctor.model.run import Run
 
+_Difference = Unrepeated | Unrestored
 
-def as_comparison(
-    compared: Compared, differences: Sequence[Unrepeated | Unrestored | Departed]
-) -> Comparison:
+
+def as_comparison(compared: Compared, differences: Sequence[Observation]) -> Comparison:
     """As it is written down.
 
     Args:
@@ -46,26 +48,18 @@ def as_comparison(
                 line=one.place.line if one.place else 0,
             )
             for one in differences
-            if not isinstance(one, Departed)
+            if isinstance(one, _Difference)
         ],
-        departures=[
-            RunDeparture(
+        events=[
+            ToldEvent(
                 rank=one.rank,
-                step=one.step,
-                what=one.what,
-                name=one.name,
-                kind=one.kind,
-                factor=one.factor,
-                among=list(one.among),
-                excess=one.excess,
-                of=one.of,
+                event=event_text(one),
                 file=one.place.file if one.place else "",
                 line=one.place.line if one.place else 0,
-                called=one.called,
-                stepped=one.stepped,
+                function=one.place.function if one.place else "",
             )
             for one in differences
-            if isinstance(one, Departed)
+            if not isinstance(one, _Difference)
         ],
     )
 
@@ -79,6 +73,9 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
 
     Returns:
         The same run if nothing was compared or no rank was seen.
+
+    Raises:
+        RecordUnreadable: It holds what is no event.
     """
     if comparison is None or not run.seen:
         return run
@@ -104,23 +101,14 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
                 place=place,
             )
         )
-    added += [
-        Departed(
-            rank=each.rank,
-            step=each.step,
-            what=each.what,
-            name=each.name,
-            kind=each.kind,
-            factor=each.factor,
-            among=tuple(each.among),
-            excess=each.excess,
-            of=each.of,
-            place=_place(each.file, each.line),
-            called=each.called,
-            stepped=each.stepped,
-        )
-        for each in comparison.departures
-    ]
+    for each in comparison.events:
+        try:
+            told = read_event(each.event, run.world_size)
+        except ValueError as error:
+            raise RecordUnreadable(f"an event of a comparison: {error}") from error
+        if told is not None:
+            place = _place(each.file, each.line, each.function)
+            added.append(replace(told, rank=each.rank, place=place))
     life = {rank: list(events) for rank, events in run.life.items()}
     for event in added:
         if run.has_seen((event.rank,)):
@@ -129,5 +117,5 @@ def with_comparison(run: Run, comparison: Comparison | None) -> Run:
     return replace(run, life=life)
 
 
-def _place(file: str, line: int) -> Place | None:
-    return Place(file, line) if file else None
+def _place(file: str, line: int, function: str = "") -> Place | None:
+    return Place(file, line, function) if file else None

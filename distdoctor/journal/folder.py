@@ -451,22 +451,14 @@ class RunDifference(msgspec.Struct, kw_only=True):
     line: Line = 0
 
 
-class RunDeparture(msgspec.Struct, kw_only=True):
-    """How a tensor of a rank departs from the reference's; see `Departed`."""
+class ToldEvent(msgspec.Struct, kw_only=True):
+    """An event that was found by comparing runs, in the form of `event_text`."""
 
     rank: Rank
-    step: Count = 1
-    what: str
-    name: str = ""
-    kind: str
-    factor: float = 0.0
-    among: list[Rank] = []
-    excess: float = 0.0
-    of: Count = 0
-    file: str = ""  # the line that made the tensor
+    event: str
+    file: str = ""  # its line
     line: Line = 0
-    called: str = ""  # the line that calls the model
-    stepped: str = ""  # the line that makes the step
+    function: str = ""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -477,7 +469,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     begun: Count = 0
     why: str = ""
     differences: list[RunDifference] = []
-    departures: list[RunDeparture] = []
+    events: list[ToldEvent] = []
 
 
 def read_comparison(folder: Path) -> Comparison | None:

@@ -47,6 +47,15 @@ def read_life(text: str, world_size: int = MOST_RANKS) -> tuple[Life | None, str
         raise ValueError(str(error)) from error
 
 
+def read_event(text: str, world_size: int = MOST_RANKS) -> Observation | None:
+    """The observation that a text of `event_text` tells; None: of a later release.
+
+    Raises:
+        ValueError: It tells none.
+    """
+    return _event(text.encode(), BY_NAME, world_size)
+
+
 class NotesReader:
     """The notes of one journal.
 

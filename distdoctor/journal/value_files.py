@@ -22,8 +22,13 @@ from distdoctor.model.step_values import Values
 NAME = re.compile(r"values-(\d{1,6})-(\d{1,4})\.npz", re.ASCII)
 """Of such a file: rank and step."""
 
-WEIGHT, GRADIENT, GIVEN = "weight", "gradient", "given"
-"""First words of names of arrays in it, before a slash."""
+WEIGHT, GRADIENT, GIVEN, OUTPUT = "weight", "gradient", "given", "output"
+BEHIND_BACKWARD = "behind"
+"""First words of names of arrays in it, before a slash.
+
+Behind it stands the tensor's name; for outputs, the number of the module and that of
+the tensor among what it gave.
+"""
 
 TOLD = "told"
 """Name of the array of bytes in which the rest stands, as JSON."""
@@ -42,7 +47,7 @@ def write_values(
         folder: The record folder.
         rank: The global rank.
         step: Number of the step, from 1.
-        arrays: Tensors; names begin with `WEIGHT`, `GRADIENT` or `GIVEN`, and a slash.
+        arrays: Tensors; names begin with such a word and a slash.
         told: What else is known; see `values_reader.ToldValues`.
 
     Returns:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,31 @@ import numpy as np
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal.layout import REFERENCE_FOLDER
 from distdoctor.journal.regular_files import opened
-from distdoctor.journal.value_files import GIVEN, GRADIENT, NAME, TOLD, WEIGHT
+from distdoctor.journal.value_files import (
+    BEHIND_BACKWARD,
+    GIVEN,
+    GRADIENT,
+    NAME,
+    OUTPUT,
+    TOLD,
+    WEIGHT,
+)
 from distdoctor.model.events import Place
-from distdoctor.model.step_values import StepValues, Values
+from distdoctor.model.step_values import Output, StepValues, Values
+
+
+class ToldOutput(msgspec.Struct, kw_only=True):
+    """What a file of values says of what a module gave; see `Output`."""
+
+    name: str
+    line: str = ""
+    rounding: float = 0.0
 
 
 class ToldValues(msgspec.Struct, kw_only=True):
     """What a file of values says beside tensors; see `StepValues`."""
 
+    held: list[str] = []
     partial: dict[str, tuple[str, tuple[int, ...]]] = {}
     precision: dict[str, float] = {}
     lines: dict[str, str] = {}
@@ -27,7 +45,12 @@ class ToldValues(msgspec.Struct, kw_only=True):
     called: str = ""
     random: list[str] = []
     of_batch: list[str] = []
+    lossy: list[str] = []
     too_large: bool = False
+    outputs: list[ToldOutput] = []
+    losses: list[float | None] = []  # JSON has none that are not finite
+    loss_line: str = ""
+    by_hand: list[str] = []
 
 
 def read_values(
@@ -66,7 +89,8 @@ _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 
 def _read(path: Path, step: int, place: Callable[[str], Place | None]) -> StepValues:
-    sorts: dict[str, dict[str, Values]] = {WEIGHT: {}, GRADIENT: {}, GIVEN: {}}
+    sorts: dict[str, dict[str, Values]]
+    sorts = {WEIGHT: {}, GRADIENT: {}, GIVEN: {}, OUTPUT: {}, BEHIND_BACKWARD: {}}
     with opened(path) as file, np.load(file, allow_pickle=False) as arrays:
         told = msgspec.json.decode(arrays[TOLD].tobytes(), type=ToldValues)
         for name in arrays.files:
@@ -78,6 +102,8 @@ def _read(path: Path, step: int, place: Callable[[str], Place | None]) -> StepVa
         step=step,
         weights=sorts[WEIGHT],
         gradients=sorts[GRADIENT],
+        held=frozenset(told.held),
+        behind_backward=sorts[BEHIND_BACKWARD],
         given=tuple(sorts[GIVEN].values()),
         partial=told.partial,
         precision=told.precision,
@@ -86,5 +112,27 @@ def _read(path: Path, step: int, place: Callable[[str], Place | None]) -> StepVa
         called=place(told.called),
         random=tuple(told.random),
         of_batch=tuple(told.of_batch),
+        lossy=tuple(told.lossy),
         too_large=told.too_large,
+        outputs=tuple(_outputs(told.outputs, sorts[OUTPUT], place)),
+        losses=tuple(math.nan if one is None else one for one in told.losses),
+        loss_line=place(told.loss_line),
+        by_hand=tuple(one for one in map(place, told.by_hand) if one is not None),
     )
+
+
+def _outputs(
+    told: list[ToldOutput],
+    arrays: dict[str, Values],
+    place: Callable[[str], Place | None],
+) -> Iterator[Output]:
+    by_module: dict[str, list[Values]] = {}
+    for name, array in arrays.items():  # in the order in which they were written
+        by_module.setdefault(name.partition("/")[0], []).append(array)
+    for at, one in enumerate(told):
+        yield Output(
+            name=one.name,
+            arrays=tuple(by_module.get(str(at), ())),
+            rounding=one.rounding,
+            line=place(one.line),
+        )

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
+from distdoctor.analysis.comparison.bounds import exchanged_rounding
 from distdoctor.analysis.comparison.reference_runs import departures
 from distdoctor.analysis.comparison.repeated_runs import repeated
 from distdoctor.analysis.comparison.resumed_runs import cut, resumed
@@ -32,20 +33,18 @@ from distdoctor.journal.values_reader import read_values
 from distdoctor.launch.audience import Audience
 from distdoctor.launch.file_restore import FileRestore
 from distdoctor.launch.supervisor import Plan, supervise
+from distdoctor.model.events import Observation
 from distdoctor.model.observations.comparison import (
     REFERENCE,
     RESUME,
     TWICE,
     Compared,
-    Departed,
-    Unrepeated,
-    Unrestored,
 )
 from distdoctor.model.run import Run
 from distdoctor.model.step_values import StepValues
 from distdoctor.model.stop_reasons import BY_REQUEST, Stop
 
-_Found = tuple[Compared, Sequence[Unrepeated | Unrestored | Departed]]
+_Found = tuple[Compared, Sequence[Observation]]
 
 _STEPS = 6
 """Of the reference: some more than are written down."""
@@ -193,7 +192,7 @@ class _Series:
             )
         (one,), (other,) = (values.values() for values in found)
         groups = [group.ranks for group in whole.groups]
-        return departures(ranks, one, other, groups)
+        return departures(ranks, one, other, groups, exchanged_rounding(whole))
 
     def _values(self, plan: Plan) -> dict[int, list[StepValues]]:
         """What the ranks of a run have written down, which is not kept."""

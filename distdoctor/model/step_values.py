@@ -17,6 +17,23 @@ Values: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """What a module gave in the forward passes before a step.
+
+    Attributes:
+        name: Of the module, without the names of wrappers; "": the model itself.
+        arrays: Its tensors, call after call; this rank's parts.
+        rounding: The spacing of numbers at 1.0 in their dtype.
+        line: The user's line that called the module first.
+    """
+
+    name: str
+    arrays: tuple[Values, ...] = ()
+    rounding: float = 0.0
+    line: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepValues:
     """Tensors of one rank, before one step.
 
@@ -24,7 +41,10 @@ class StepValues:
         step: Number of the step, from 1, among those of all optimizers.
         weights: Parameters by name, without the names of wrappers; the rank's own
             parts, in their own shapes.
+        held: Names of those that the optimizer holds.
         gradients: Their gradients, as the optimizer finds them.
+        behind_backward: The gradients as the last backward pass left them; only before
+            the first steps.
         given: Tensors that models were given since the step before, without those
             that another part of the model computed.
         partial: By name of a parameter, the ranks over which its gradient is still to
@@ -35,12 +55,21 @@ class StepValues:
         called: That which called a model last.
         random: Names of modules that drew random numbers while they computed.
         of_batch: Names of modules that normalised by statistics of their own batch.
+        lossy: Names of communication hooks that send less than the gradients.
         too_large: There is more than is written, and tensors are left out.
+        outputs: What modules gave, in the order in which they ended first; only before
+            the first steps, and without what was too much.
+        losses: Of the backward passes, in order, where they began from one number.
+        loss_line: The user's line that began the first backward pass.
+        by_hand: Where the user's own backward functions are written, through which a
+            backward pass went.
     """
 
     step: int
     weights: Mapping[str, Values]
     gradients: Mapping[str, Values]
+    held: frozenset[str] = frozenset()
+    behind_backward: Mapping[str, Values] = field(default_factory=dict)
     given: tuple[Values, ...] = ()
     partial: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     precision: Mapping[str, float] = field(default_factory=dict)
@@ -49,4 +78,9 @@ class StepValues:
     called: Place | None = None
     random: tuple[str, ...] = ()
     of_batch: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
     too_large: bool = False
+    outputs: tuple[Output, ...] = ()
+    losses: tuple[float, ...] = ()
+    loss_line: Place | None = None
+    by_hand: tuple[Place, ...] = ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distdoctor.analysis.comparison.parting_ways import calls_of_first_modules
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observations.collectives import step_of
@@ -13,9 +15,12 @@ from distdoctor.model.observations.comparison import (
     NOT_FINITE,
     OTHERWISE,
     PART_OF_SUM,
+    UNCHANGED,
+    WEIGHTS,
+    BackwardCompared,
     Departed,
 )
-from distdoctor.model.observations.gradients import Backward
+from distdoctor.model.observations.gradients import Backward, Holds
 from distdoctor.model.operations import IN_BACKWARD
 from distdoctor.model.run import Run, named
 
@@ -53,8 +58,8 @@ def in_words(found: Sequence[Departed]) -> str:
         others = len({one.name for _, of in kinds[_MOST_KINDS:] for one in of})
         parts.append(f"{others} more depart in other ways")
     when = "before any step" if step == 1 else f"after {_steps(step - 1)}"
-    which = "gradients" if what == "gradient" else "weights"
-    if what == "gradient":
+    which = "weights" if what == WEIGHTS else "gradients"
+    if what != WEIGHTS:
         when = f"in step {step}"
     return (
         f"The job does not compute what its reference on one rank does: {which} part "
@@ -91,6 +96,8 @@ def _part(kind: Kind, found: Sequence[Departed]) -> str:
         )
     if how == NOT_FINITE:
         return f"{of}: not finite"
+    if how == UNCHANGED:
+        return f"{of}: as before the step, which changes it in the reference"
     if how == OTHERWISE:
         return f"{of}: by no common factor"
     if not factor:
@@ -120,9 +127,10 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
         found: Of one step.
 
     Returns:
-        The lines that made tensors, wrapped the model, call it, begin the backward
-        pass, send something in it and make the step. The fault lies at one of them, or
-        in between.
+        The lines that call the modules from which on forward passes part, made tensors,
+        wrapped the model, call it, begin the backward pass, compute gradients by hand,
+        send something in it or behind it, and make the step. The fault lies at one of
+        them, or in between.
     """
     ranks = tuple(sorted({one.rank for one in found}))
     told: list[tuple[Place | None, tuple[int, ...], Role, str]] = []
@@ -138,10 +146,15 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
     told.append((step_of(found[0].called), ranks, Role.PARTY, "calls the model"))
     for backward in run.of(Backward, first)[:1]:
         told.append((backward.place, ranks, Role.PARTY, "begins the backward pass"))
-    for place in _sending(run, first):
-        told.append((place, ranks, Role.PARTY, "communicates in the backward pass"))
+    for function in _by_hand(run, first):
+        told.append((function, ranks, Role.PARTY, "computes gradients by hand"))
+    for remark, places in _sending(run, first, found[0].what):
+        for place in places:
+            told.append((place, ranks, Role.PARTY, remark))
     told.append((step_of(found[0].stepped), ranks, Role.PARTY, "makes the step"))
     places: dict[tuple[str, int], Location] = {}
+    for location in calls_of_first_modules(run, found):
+        places[location.place.file, location.place.line] = location
     for place, holders, role, remark in told:
         if place is not None:
             location = Location(place, holders, role, remark)
@@ -149,10 +162,39 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
     return tuple(places.values())
 
 
-def _sending(run: Run, rank: int) -> list[Place]:
-    """The user's lines that communicate while a rank is in a backward pass."""
+def _by_hand(run: Run, rank: int) -> list[Place]:
+    """The user's own backward functions through which a rank's loss was computed."""
+    told = [one for passed in run.of(BackwardCompared, rank) for one in passed.by_hand]
+    places = map(step_of, told)
+    return [place for place in places if place is not None][:_MOST_NAMES]
+
+
+def _sending(run: Run, rank: int, what: str) -> Iterator[tuple[str, list[Place]]]:
+    """The user's lines that communicate from a backward pass on, and when."""
     rows = np.asarray(run.rows_of(rank), dtype=np.int64)
-    inside = rows[run.calls["flags"][rows] & IN_BACKWARD > 0]
-    sites = dict.fromkeys(map(int, run.calls["site"][inside]))
+    inside = run.calls["flags"][rows] & IN_BACKWARD > 0
+    at = np.arange(len(rows))
+    backward, step = _first_step(run, rank)
+    up_to_step = ~inside & (backward <= at) & (at < step)
+    yield "communicates in the backward pass", _places(run, rows[inside])
+    yield "communicates before the step", _places(run, rows[up_to_step])
+    if what == WEIGHTS:
+        behind = ~inside & (at >= step)
+        yield "communicates behind the step", _places(run, rows[behind])
+
+
+def _first_step(run: Run, rank: int) -> tuple[int, int]:
+    """How many calls a rank had made at its first backward pass and its first step."""
+    backward = -1
+    for calls, event in run.life.get(rank, ()):
+        if isinstance(event, Backward) and backward < 0:
+            backward = calls
+        elif isinstance(event, Holds) and backward >= 0:
+            return backward, calls
+    return 0, 0
+
+
+def _places(run: Run, rows: NDArray[np.int64]) -> list[Place]:
+    sites = dict.fromkeys(map(int, run.calls["site"][rows]))
     places = [run.sites[site] for site in sites]
     return [place for place in places if place is not None][:_MOST_NAMES]

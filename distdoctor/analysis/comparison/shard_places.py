@@ -166,7 +166,7 @@ class Wholes:
         self, name: str, part: Values, told: Mapping[str, Cut]
     ) -> Cut | None:
         """Where a parameter lies whose values do not tell."""
-        named = _renamed(name, told)
+        named = renamed(name, told)
         whole = self.values.get(named)
         if whole is None or whole.ndim != part.ndim:
             return None
@@ -186,21 +186,25 @@ class Wholes:
         return here if np.array_equal(here.of(whole), part) else None
 
 
-def _renamed(name: str, told: Mapping[str, Cut]) -> str:
-    """What a parameter is called in the reference, by what others near it are."""
-    prefixes = {}
+def renamed(name: str, told: Mapping[str, Cut]) -> str:
+    """What a parameter or module is called in the reference.
+
+    Args:
+        name: On a rank.
+        told: Where parameters of the rank lie: others near it have the same prefix.
+    """
+    prefixes: dict[str, set[str]] = {}
     for mine, place in told.items():
         here, there = mine.split("."), place.name.split(".")
-        if len(here) == len(there):
-            while here and here[-1] == there[-1]:
-                here.pop()
-                there.pop()
-            prefixes[".".join(here)] = ".".join(there)
-    words = name.split(".")
-    for n in range(len(words), 0, -1):
-        prefix = ".".join(words[:n])
-        if prefix in prefixes:
-            return ".".join([prefixes[prefix], *words[n:]])
+        while here and there and here[-1] == there[-1]:
+            here.pop()
+            there.pop()
+        prefixes.setdefault(".".join(here), set()).add(".".join(there))
+    words = name.split(".") if name else []
+    for n in range(len(words), -1, -1):
+        found = prefixes.get(".".join(words[:n]), set())
+        if len(found) == 1:
+            return ".".join(filter(None, [*found, *words[n:]]))
     return name
 
 

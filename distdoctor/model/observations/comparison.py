@@ -8,7 +8,7 @@ from distdoctor.model.values import value
 TWICE, RESUME, REFERENCE = "twice", "resume", "reference"
 
 TIMES, PART_OF_SUM, OTHERWISE = "times", "term", "otherwise"
-NOT_FINITE = "not-finite"
+NOT_FINITE, UNCHANGED = "not-finite", "unchanged"
 """How a tensor of a rank departs from the reference's; see `Departed`."""
 
 
@@ -74,18 +74,22 @@ class Unrestored(_Difference):
     """The resumed job differed from this one, which went on without interruption."""
 
 
+GRADIENTS, WEIGHTS = "gradient", "weights"
+"""Of what a tensor departs."""
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Departed(Observation):
     """A tensor of this rank is not its part of the reference's, before a step.
 
     It is `factor` times that part (`TIMES`); or the ranks of a group have terms of it,
     whose sum is `factor` times that part (`PART_OF_SUM`); or it is not finite, and that
-    is (`NOT_FINITE`); or none of these (`OTHERWISE`). The place is where the tensor was
-    made.
+    is (`NOT_FINITE`); or it is what it was before the step before, and that is not
+    (`UNCHANGED`); or none of these (`OTHERWISE`). The place is where the tensor was made.
     """
 
     step: int = 1
-    what: str = "gradient"  # or "weights"
+    what: str = GRADIENTS  # or `WEIGHTS`
     name: str = ""  # in the reference
     kind: str = OTHERWISE
     factor: float = 0.0
@@ -96,4 +100,54 @@ class Departed(Observation):
     stepped: str = ""  # the line that makes the step
 
 
-KINDS = (Traced, Compared, Unrepeated, Unrestored, Departed)
+@value(frozen=True, slots=True, kw_only=True)
+class ForwardCompared(Observation):
+    """What modules of this rank gave was looked for in the reference, before a step.
+
+    `module` is the first of those behind which none gives what it does there, and the
+    place is where it is called; `behind` is the last one before it that does.
+    """
+
+    modules: int = 0  # that were compared
+    parted: bool = False
+    module: str = ""
+    behind: str = ""
+
+
+SAME, MEAN, SUM, OTHER = "same", "mean", "sum", "other"
+"""What losses of ranks are to that of the reference; see `LossCompared`."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class LossCompared(Observation):
+    """What this rank's backward passes before a step began from, added up.
+
+    The losses of the ranks are each the one of the reference (`SAME`), or their mean or
+    sum is, or none of these. The place is where the first pass was begun.
+    """
+
+    passes: int = 1  # that are averaged and not added up, if it is more than 1
+    here: float = 0.0
+    there: float = 0.0  # in the reference
+    relation: str = OTHER
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class BackwardCompared(Observation):
+    """How gradients of this rank that depart stood when the backward pass had ended.
+
+    They were the reference's (`right`), or some were and the others terms of a sum over
+    a group that is (`terms`), or one was neither (`wrong`); none of these: nobody saw.
+    """
+
+    right: bool = False
+    terms: bool = False
+    wrong: bool = False
+    right_behind: str = ""  # gradients of all that comes behind this module are right
+    by_hand: tuple[str, ...] = ()  # the user's backward functions; see `step_text`
+
+
+KINDS = (
+    *(Traced, Compared, Unrepeated, Unrestored),
+    *(Departed, ForwardCompared, LossCompared, BackwardCompared),
+)

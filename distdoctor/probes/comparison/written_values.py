@@ -7,7 +7,9 @@ a rounding, so that what roundings come to is known.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,11 +17,23 @@ from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from distdoctor.journal.environment import VALUES_VARIABLE
-from distdoctor.journal.value_files import GIVEN, GRADIENT, WEIGHT, write_values
+from distdoctor.journal.value_files import (
+    BEHIND_BACKWARD,
+    GIVEN,
+    GRADIENT,
+    OUTPUT,
+    WEIGHT,
+    write_values,
+)
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.comparison.arrays import array_of
 from distdoctor.probes.comparison.forward_hooks import tell, tensors_in
+from distdoctor.probes.comparison.given_outputs import GivenOutputs, is_for_shapes
+from distdoctor.probes.comparison.lossy_hooks import lossy_hooks
+from distdoctor.probes.comparison.random_operations import RandomOperations
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
+from distdoctor.probes.optimizer_step import backward_hooks
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import registrations, trained_models
@@ -27,6 +41,7 @@ from distdoctor.probes.replicas import registrations, trained_models
 _MOST_STEPS = 4
 _MOST_BYTES = 256 << 20  # of a process
 _MOST_GIVEN_BYTES = 32 << 20  # between two steps
+_MOST_STEPS_WITH_OUTPUTS = 2  # later ones have other weights where the first departed
 
 _OF_WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod"} | {
     "_checkpoint_wrapped_module"
@@ -42,6 +57,9 @@ class WrittenValues:
         self._moved: set[int] = set()
         self._step = self._bytes = 0
         self._depth = 0  # of modules that are inside `forward`
+        self._for_shapes = False
+        self._operations: RandomOperations | None = None
+        self._outputs = GivenOutputs()
         self._begin()
 
     def _begin(self) -> None:
@@ -49,9 +67,11 @@ class WrittenValues:
         self._given_bytes = 0
         self._random: dict[str, None] = {}
         self._of_batch: dict[str, None] = {}
+        self._lossy: dict[str, None] = {}
         self._rounding = 0.0
         self._called = ""
         self._state = 0
+        self._outputs.clear()
 
     # --- forward passes ---
 
@@ -64,17 +84,29 @@ class WrittenValues:
     def leaving(self, module: nn.Module, output: Any) -> None:
         """Called after the forward pass of a module, also if it raised."""
         self._depth = max(0, self._depth - 1)
+        if self._depth == 0 and self._operations is not None:
+            self._end_looking(module)
         if self._step < _MOST_STEPS and torch.is_grad_enabled():
             self._leave(module, output)
 
     @harmless
     def _enter(self, module: nn.Module, given: Any) -> None:
+        if self._depth == 1:
+            self._for_shapes = is_for_shapes()
+            self._lossy.update(dict.fromkeys(lossy_hooks(module)))
+        if self._for_shapes:
+            return
+        if self._step < _MOST_STEPS_WITH_OUTPUTS:
+            self._outputs.called(module)
         own = isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm)
         if own and module.training:
             self._of_batch.setdefault(type(module).__name__)
         if self._depth > 1:
             return
         self._state = _random_state()
+        if self._move:
+            self._operations = RandomOperations()
+            self._operations.begin()
         model = trained_models.bare(module)
         if (
             next(model.parameters(), None) is None
@@ -89,19 +121,46 @@ class WrittenValues:
                 self._keep(tensor)
 
     def _keep(self, tensor: torch.Tensor) -> None:
-        array = _array(tensor)
+        array = array_of(tensor)
         self._given_bytes += 0 if array is None else array.nbytes
         if array is not None and self._given_bytes <= _MOST_GIVEN_BYTES:
-            self._given[f"{GIVEN}/{len(self._given)}"] = array
+            # A copy: it may be changed in place.
+            self._given[f"{GIVEN}/{len(self._given)}"] = array.copy()
+
+    @harmless
+    def _end_looking(self, module: nn.Module) -> None:
+        operations, self._operations = self._operations, None
+        if operations is not None:
+            operations.end()
+            if operations.drew:
+                self._random.setdefault(type(trained_models.bare(module)).__name__)
 
     @harmless
     def _leave(self, module: nn.Module, output: Any) -> None:
+        if self._for_shapes:
+            return
         for tensor in tensors_in(output):
             if tensor.is_floating_point():
                 self._rounding = max(self._rounding, torch.finfo(tensor.dtype).eps)
+        if self._step < _MOST_STEPS_WITH_OUTPUTS:
+            self._outputs.gave(module, output)
         if self._depth == 0 and _random_state() != self._state:
             name = type(trained_models.bare(module)).__name__
             self._random.setdefault(name)
+
+    # --- backward passes ---
+
+    @harmless
+    def began_backward(self, given: tuple[Any, ...]) -> None:
+        """Called before a backward pass, with what the engine is given."""
+        if self._step < _MOST_STEPS and not is_for_shapes():
+            self._outputs.began_backward(given[0], call_site(4))
+
+    @harmless
+    def ended_backward(self) -> None:
+        """Called after a backward pass."""
+        if self._step < _MOST_STEPS_WITH_OUTPUTS and not is_for_shapes():
+            self._outputs.ended_backward()
 
     # --- steps ---
 
@@ -122,12 +181,19 @@ class WrittenValues:
         size = 0
         for name, one in zip(names, held, strict=True):
             for sort, tensor in ((WEIGHT, one), (GRADIENT, one.grad)):
-                array = None if tensor is None else _array(tensor)
+                array = None if tensor is None else array_of(tensor)
                 if array is not None:
                     arrays[f"{sort}/{name}"] = array
                     size += array.nbytes
             if one.grad is not None and (left := _still_to_reduce(one.grad)):
                 partial[name] = left
+        # Others share the work with this optimizer: their weights matter, too.
+        for name, one in _not_held(held):
+            array = array_of(one)
+            if array is not None and f"{WEIGHT}/{name}" not in arrays:
+                arrays[f"{WEIGHT}/{name}"] = array
+                size += array.nbytes
+        for name, one in zip(names, held, strict=True):
             if one.is_floating_point():
                 own = torch.finfo(one.dtype).eps
                 precision[name] = max(own, self._rounding)
@@ -136,15 +202,30 @@ class WrittenValues:
             arrays = {}
         elif self._given_bytes <= _MOST_GIVEN_BYTES:
             arrays |= self._given
+        outputs, kept = _outputs(held, self._outputs)
+        for name, one in zip(names, held, strict=True):
+            if id(one) in self._outputs.gradients:
+                kept[f"{BEHIND_BACKWARD}/{name}"] = self._outputs.gradients[id(one)]
+        size += self._bytes + self._given_bytes
+        if size + sum(array.nbytes for array in kept.values()) <= _MOST_BYTES:
+            arrays |= kept
         told = {
             "partial": partial,
             "precision": precision,
+            "held": names,
             "lines": {name: lines[name] for name in names if name in lines},
             "line": call_site(4),
             "called": self._called,
             "random": list(self._random),
             "of_batch": list(self._of_batch),
+            "lossy": list(self._lossy),
             "too_large": too_large,
+            "outputs": outputs,
+            "losses": [
+                one if math.isfinite(one) else None for one in self._outputs.losses
+            ],
+            "loss_line": self._outputs.loss_line,
+            "by_hand": list(self._outputs.by_hand),
         }
         rank = _rank()
         self._bytes += write_values(RECORDER.folder, rank, self._step, arrays, told)
@@ -173,20 +254,46 @@ def _named(held: list[torch.Tensor]) -> tuple[list[str], dict[str, str]]:
     return [names.get(id(one), f"? {at}") for at, one in enumerate(held)], lines
 
 
+def _not_held(held: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters of the same models that the optimizer does not hold, and names."""
+    numbers = set(map(id, held))
+    first = True
+    for model in trained_models.holding(held):
+        if model.module is None:
+            continue
+        prefix = "" if first else f"model {model.number}."
+        first = False
+        for name, parameter in model.module.named_parameters():
+            if id(parameter) not in numbers:
+                yield prefix + _own(name), parameter
+
+
+def _outputs(
+    held: list[torch.Tensor], seen: GivenOutputs
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What modules gave, in order, and the arrays by name."""
+    names: dict[int, str] = {}
+    for model in trained_models.holding(held):
+        if model.module is None:
+            continue
+        prefix = f"model {model.number}." if names else ""
+        for name, module in model.module.named_modules():
+            names.setdefault(id(module), prefix + _own(name))
+    told: list[dict[str, Any]] = []
+    arrays: dict[str, Any] = {}
+    for one in seen.outputs():
+        name = names.get(id(one.module))
+        if name is None:
+            continue
+        at = len(told)
+        told.append({"name": name, "line": one.line, "rounding": one.rounding})
+        for n, array in enumerate(one.arrays):
+            arrays[f"{OUTPUT}/{at}/{n}"] = array
+    return told, arrays
+
+
 def _own(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _OF_WRAPPERS)
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    """The values of this rank's part of a tensor; None if it has none to be read."""
-    here = exact.local(tensor.detach())
-    if here.layout is not torch.strided or here.is_meta or here.is_quantized:
-        return None
-    if here.is_complex():
-        here = torch.view_as_real(here.resolve_conj())
-    if here.dtype in {torch.float16, torch.bfloat16} or here.dtype.itemsize < 1:
-        here = here.float()
-    return here.cpu().contiguous().numpy()
 
 
 def _still_to_reduce(gradient: torch.Tensor) -> tuple[str, list[int]] | None:
@@ -231,6 +338,7 @@ def install() -> None:
     """Begin to collect values, because they are to be compared."""
     values = WrittenValues(moved=os.environ.get(VALUES_VARIABLE) == "moved")
     tell(values)
+    backward_hooks.watch(begin=values.began_backward, end=values.ended_backward)
 
 
 PROBE = Probe(install=install)

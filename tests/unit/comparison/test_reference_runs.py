@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distdoctor.analysis.comparison.departed_tensors import in_words
-from distdoctor.analysis.comparison.reference_runs import departures
+from distdoctor.analysis.comparison.reference_runs import Told, departures
 from distdoctor.model.events import Place
 from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
@@ -16,10 +16,12 @@ from distdoctor.model.observations.comparison import (
     OTHERWISE,
     PART_OF_SUM,
     TIMES,
+    UNCHANGED,
+    BackwardCompared,
     Compared,
     Departed,
 )
-from distdoctor.model.step_values import StepValues
+from distdoctor.model.step_values import Output, StepValues
 
 EPS = float(np.finfo(np.float32).eps)
 LINE = Place("train.py", 9, "train")
@@ -43,6 +45,7 @@ def reference(steps: int = 2) -> list[StepValues]:
                 "up.weight": random(4, 3, seed=40 + n),
                 "norm": random(3, seed=60 + n),
             },
+            held=frozenset({"up.weight", "norm"}),
             given=(BATCH + n,),
             precision={"up.weight": EPS, "norm": EPS},
             lines={"norm": MADE},
@@ -80,13 +83,135 @@ Change = Callable[[StepValues, int], StepValues]
 def compared(
     change: Change = lambda one, _: one,
     of_reference: Callable[[StepValues], StepValues] = lambda one: one,
+    exchanged: float = 0.0,
 ) -> tuple[Compared, list[Departed]]:
     """Compare a job, in which something was changed, with its reference."""
+    result, told = all_told(change, of_reference, exchanged)
+    return result, [one for one in told if isinstance(one, Departed)]
+
+
+def all_told(
+    change: Change = lambda one, _: one,
+    of_reference: Callable[[StepValues], StepValues] = lambda one: one,
+    exchanged: float = 0.0,
+) -> tuple[Compared, list[Told]]:
+    """As `compared`, with what led to it."""
     whole = [of_reference(one) for one in reference()]
     ranks = {
         rank: [change(cut(one, rank), rank) for one in reference()] for rank in (0, 1)
     }
-    return departures(ranks, whole, moved(whole), [(0, 1)])
+    return departures(ranks, whole, moved(whole), [(0, 1)], exchanged)
+
+
+def behind(one: StepValues, **changed: Any) -> StepValues:
+    """With gradients as the backward pass left them."""
+    return replace(one, behind_backward={**one.gradients, **changed})
+
+
+def backward_told(change: Change) -> list[BackwardCompared]:
+    _, told = all_told(change, behind)
+    return [one for one in told if isinstance(one, BackwardCompared)]
+
+
+def test_gradients_that_were_right_behind_the_backward_pass_are_told_so() -> None:
+    """As where ranks clip by the norm of their own part."""
+    told = backward_told(
+        lambda one, rank: gradient(
+            behind(one), norm=one.gradients["norm"] * (1.5 + rank)
+        )
+    )
+    assert [(one.right, one.terms, one.wrong) for one in told] == [
+        (True, False, False)
+    ] * 2
+
+
+def test_terms_that_were_right_and_are_added_up_wrongly_are_told_so() -> None:
+    def change(one: StepValues, rank: int) -> StepValues:
+        part = random(3, seed=one.step)
+        parts = part, one.gradients["norm"] - part
+        return gradient(behind(one, norm=parts[rank]), norm=one.gradients["norm"] / 2)
+
+    told = backward_told(change)
+    assert [(one.right, one.terms, one.wrong) for one in told] == [
+        (False, True, False)
+    ] * 2
+
+
+def test_gradients_that_were_wrong_already_are_told_so() -> None:
+    def change(one: StepValues, rank: int) -> StepValues:
+        wrong = one.gradients["norm"] + random(3, seed=70 + rank)
+        return gradient(behind(one, norm=wrong), norm=wrong)
+
+    told = backward_told(change)
+    assert [(one.right, one.terms, one.wrong) for one in told] == [
+        (False, False, True)
+    ] * 2
+
+
+def test_weights_that_another_rank_steps_are_compared_and_their_gradients_not() -> None:
+    """As of ZeRO by hand, of which one rank never gets what another has stepped."""
+
+    def change(one: StepValues, rank: int) -> StepValues:
+        if rank == 0:
+            return one
+        stale = {**one.weights, "norm": reference()[0].weights["norm"]}
+        one = gradient(one, norm=random(3, seed=77))
+        return replace(one, weights=stale, held=frozenset({"up.weight"}))
+
+    result, found = compared(change)
+    assert result.steps == 2
+    assert [(one.rank, one.step, one.what, one.name, one.kind) for one in found] == [
+        (1, 2, "weights", "norm", UNCHANGED)
+    ]
+    assert "as before the step" in in_words(found)
+
+
+def outputs(*names: str) -> tuple[Output, ...]:
+    return tuple(Output(name) for name in names)
+
+
+def test_the_module_behind_which_gradients_are_right_is_named() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        one = replace(one, outputs=outputs("norm", "up"))
+        weights = {
+            "norm.weight": one.weights["norm"],
+            "up.weight": one.weights["up.weight"],
+        }
+        gradients = {
+            "norm.weight": one.gradients["norm"] * 2,
+            "up.weight": one.gradients["up.weight"],
+        }
+        held = frozenset(weights)
+        return replace(one, weights=weights, gradients=gradients, held=held)
+
+    def named(one: StepValues) -> StepValues:
+        return change(gradient(one, norm=one.gradients["norm"] / 2), 0)
+
+    _, told = all_told(change, named)
+    (first, _) = [one for one in told if isinstance(one, BackwardCompared)]
+    assert first.right_behind == "norm"
+
+
+@pytest.mark.parametrize(("error", "departs"), [(0.004, False), (0.5, True)])
+def test_gradients_sent_in_few_bits_may_differ_by_as_much(
+    error: float, departs: bool
+) -> None:
+    result, found = compared(
+        lambda one, _: gradient(one, norm=one.gradients["norm"] * (1 + error)),
+        exchanged=2.0**-7,
+    )
+    assert bool(found) is departs
+    assert result.steps == 1  # what comes of it later is not known
+
+
+def test_a_hook_that_sends_less_is_not_judged() -> None:
+    result, found = compared(
+        lambda one, _: gradient(
+            replace(one, lossy=("powerSGD_hook",)), norm=one.gradients["norm"] * 2
+        )
+    )
+    assert not found
+    assert "powerSGD_hook sends less" in result.why
 
 
 def gradient(one: StepValues, **changed: Any) -> StepValues:

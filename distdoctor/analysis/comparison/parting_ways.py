@@ -1,0 +1,145 @@
+"""Where in a step a job parts from its reference, in words: forward, loss or backward.
+
+Only told beside tensors that depart: what is said here follows from observed values,
+and where they say nothing, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from distdoctor.model.findings import Location, Role
+from distdoctor.model.observations.comparison import (
+    MEAN,
+    OTHER,
+    SAME,
+    SUM,
+    WEIGHTS,
+    BackwardCompared,
+    Departed,
+    ForwardCompared,
+    LossCompared,
+)
+from distdoctor.model.run import Run, named
+
+_MOST_LOSSES = 4
+
+
+def ways_in_words(run: Run, found: Sequence[Departed]) -> str:
+    """Where the job and its reference part; "": it is not known.
+
+    Args:
+        run: The run that is judged.
+        found: The tensors that depart, of one step.
+    """
+    if found[0].what == WEIGHTS:
+        before = found[0].step - 1
+        return (
+            f"All gradients of step {before} were the reference's: they part in what "
+            "is done with them up to the end of that step."
+        )
+    forward = _forward(run)
+    parted = [one for one in forward if one.parted]
+    if parted:
+        return " ".join(_first_modules(parted))
+    if not forward:
+        return ""
+    number = min(one.modules for one in forward)
+    same = f"In the forward pass all {number} modules that were compared give the same"
+    losses = [one for rank in run.seen for one in run.of(LossCompared, rank)]
+    if not losses:
+        return f"{same}."
+    relation = losses[0].relation
+    if relation == OTHER:
+        return f"{same}, but {_losses(losses)}."
+    passes = losses[0].passes
+    mean = f", as a mean of its {passes} passes" if passes > 1 else ""
+    return f"{same}, and {_RELATIONS[relation]}{mean}: {_backward(run)}."
+
+
+def _backward(run: Run) -> str:
+    """What became of right losses."""
+    told = [one for rank in run.seen for one in run.of(BackwardCompared, rank)]
+    if any(one.wrong for one in told):
+        modules = {one.right_behind for one in told if one.right_behind}
+        behind = ""
+        if len(modules) == 1:
+            behind = f"; those of what lies behind `{modules.pop()}` were right"
+        return f"gradients were wrong when the backward pass had ended{behind}"
+    if any(one.terms for one in told):
+        return (
+            "when the backward pass had ended each rank had a right term, and what is "
+            "done with them before the step is at fault"
+        )
+    if any(one.right for one in told):
+        return (
+            "gradients were right when the backward pass had ended, and what is done "
+            "with them before the step is at fault"
+        )
+    return "they part behind it, in the backward pass or in a reduction"
+
+
+_RELATIONS = {
+    SAME: "so does the loss",
+    MEAN: "the mean of the ranks' losses is its loss",
+    SUM: "the sum of the ranks' losses is its loss",
+}
+
+
+def _forward(run: Run) -> list[ForwardCompared]:
+    return [one for rank in run.seen for one in run.of(ForwardCompared, rank)]
+
+
+def _first_modules(parted: Sequence[ForwardCompared]) -> Iterator[str]:
+    by_module: dict[tuple[str, str], list[int]] = {}
+    for one in parted:
+        by_module.setdefault((one.module, one.behind), []).append(one.rank)
+    for (module, behind), ranks in [*by_module.items()][:2]:
+        name = f"`{module}`" if module else "the model"
+        first = (
+            f"In the forward pass {name} is the first on {named(tuple(ranks))} whose "
+            "output is not in the reference's"
+        )
+        yield (
+            f"{first}; `{behind}` before it gives the same." if behind else f"{first}."
+        )
+
+
+def _losses(losses: Sequence[LossCompared]) -> str:
+    by_loss: dict[str, list[int]] = {}
+    for one in losses:
+        by_loss.setdefault(f"{one.here:.6g}", []).append(one.rank)
+    told = [
+        f"{loss} on {named(tuple(ranks))}"
+        for loss, ranks in [*by_loss.items()][:_MOST_LOSSES]
+    ]
+    if len(by_loss) > _MOST_LOSSES:
+        told.append("others on the rest")
+    return (
+        f"the backward pass begins from {', '.join(told)}, and in the reference from "
+        f"{losses[0].there:.6g}"
+    )
+
+
+def calls_of_first_modules(run: Run, found: Sequence[Departed]) -> list[Location]:
+    """The lines that call the modules from which on the forward passes part.
+
+    Args:
+        run: The run that is judged.
+        found: The tensors that depart, of one step.
+    """
+    if found[0].what == WEIGHTS:
+        return []
+    by_place: dict[tuple[str, int], list[ForwardCompared]] = {}
+    for one in _forward(run):
+        if one.parted and one.place is not None:
+            key = one.place.file, one.place.line
+            by_place.setdefault(key, []).append(one)
+    locations = []
+    for those in by_place.values():
+        place = those[0].place
+        if place is not None:
+            ranks = tuple(one.rank for one in those)
+            remark = f"calls {those[0].module or 'the model'}"
+            locations.append(Location(place, ranks, Role.CULPRIT, remark))
+    return locations

@@ -1,0 +1,93 @@
+"""Where in a step a job and its reference part, in words."""
+
+import pytest
+
+from distdoctor.analysis.comparison.parting_ways import (
+    calls_of_first_modules,
+    ways_in_words,
+)
+from distdoctor.model.events import Place
+from distdoctor.model.observations.comparison import (
+    MEAN,
+    OTHER,
+    WEIGHTS,
+    BackwardCompared,
+    Departed,
+    ForwardCompared,
+    LossCompared,
+)
+from distdoctor.model.run import Run
+
+LINE = Place("train.py", 9, "forward")
+
+GRADIENT = Departed(rank=0, name="w")
+
+
+def run_of(*events: ForwardCompared | LossCompared | BackwardCompared) -> Run:
+    return Run.of_events(
+        {rank: [one for one in events if one.rank == rank] for rank in (0, 1)}
+    )
+
+
+def told(*events: ForwardCompared | LossCompared | BackwardCompared) -> str:
+    return ways_in_words(run_of(*events), [GRADIENT])
+
+
+SAME = ForwardCompared(rank=0, modules=3)
+
+
+def test_the_first_module_that_parts_is_named_and_where_it_is_called() -> None:
+    parted = ForwardCompared(
+        rank=1, modules=3, parted=True, module="b.attn", behind="b.norm", place=LINE
+    )
+    words = told(SAME, parted)
+    assert "`b.attn` is the first on rank 1" in words
+    assert "`b.norm` before it gives the same" in words
+    run = run_of(SAME, parted)
+    (location,) = calls_of_first_modules(run, [GRADIENT])
+    assert (location.place, location.remark) == (LINE, "calls b.attn")
+
+
+def test_other_losses_are_told_with_their_figures() -> None:
+    losses = [
+        LossCompared(rank=rank, here=1.5 + rank, there=4.0, relation=OTHER)
+        for rank in (0, 1)
+    ]
+    words = told(SAME, *losses)
+    assert "all 3 modules that were compared give the same, but" in words
+    assert "1.5 on rank 0, 2.5 on rank 1, and in the reference from 4" in words
+
+
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (BackwardCompared(rank=0, right=True), "were right when the backward"),
+        (BackwardCompared(rank=0, terms=True), "each rank had a right term"),
+        (BackwardCompared(rank=0, wrong=True), "were wrong when the backward"),
+        (
+            BackwardCompared(rank=0, wrong=True, right_behind="head"),
+            "what lies behind `head` were right",
+        ),
+        (BackwardCompared(rank=0), "in the backward pass or in a reduction"),
+    ],
+)
+def test_behind_right_losses_the_backward_pass_is_told(
+    backward: BackwardCompared, words: str
+) -> None:
+    loss = LossCompared(rank=0, here=1.0, there=1.0, relation=MEAN)
+    found = told(SAME, loss, backward)
+    assert "the mean of the ranks' losses is its loss" in found
+    assert words in found
+
+
+def test_weights_that_depart_behind_right_gradients_are_told_so() -> None:
+    weights = Departed(rank=0, name="w", what=WEIGHTS, step=3)
+    words = ways_in_words(run_of(SAME), [weights])
+    assert words.startswith("All gradients of step 2 were the reference's")
+
+
+def test_where_nothing_was_seen_nothing_is_said() -> None:
+    assert told() == ""
+    assert told(SAME) == (
+        "In the forward pass all 3 modules that were compared give the same."
+    )
