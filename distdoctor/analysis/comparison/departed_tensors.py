@@ -89,7 +89,9 @@ def _part(kind: Kind, found: Sequence[Departed]) -> str:
     of = f"{listed} on {named(ranks)}"
     how, factor, among = kind
     if how == PART_OF_SUM:
-        mean = " divided by their number" if factor > 1 else ""
+        mean = f" divided by {factor:g}" if factor > 1 else ""
+        if factor == len(among):
+            mean = " divided by their number"
         return (
             f"{of}: each rank has a part of its own, and the sum of those of "
             f"{named(among)}{mean} is what the reference has: it is never taken"
@@ -152,14 +154,14 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
         for place in places:
             told.append((place, ranks, Role.PARTY, remark))
     told.append((step_of(found[0].stepped), ranks, Role.PARTY, "makes the step"))
-    places: dict[tuple[str, int], Location] = {}
+    located: dict[tuple[str, int], Location] = {}
     for location in calls_of_first_modules(run, found):
-        places[location.place.file, location.place.line] = location
+        located[location.place.file, location.place.line] = location
     for place, holders, role, remark in told:
         if place is not None:
             location = Location(place, holders, role, remark)
-            places.setdefault((place.file, place.line), location)
-    return tuple(places.values())
+            located.setdefault((place.file, place.line), location)
+    return tuple(located.values())
 
 
 def _by_hand(run: Run, rank: int) -> list[Place]:

@@ -30,6 +30,7 @@ from distdoctor.model.observations.comparison import (
     GRADIENTS,
     PART_OF_SUM,
     REFERENCE,
+    TIMES,
     UNCHANGED,
     WEIGHTS,
     BackwardCompared,
@@ -233,21 +234,30 @@ class _Comparison:
         for rank, own in step.ranks.items():
             names = [one.name for one in departed if one.rank == rank]
             behind = [found[rank, name] for name in names if (rank, name) in found]
-            patterns = [every.pattern(one, parts) for one in behind if one.departs]
+            terms = [
+                self._is_term(*every.pattern(one, parts))
+                for one in behind
+                if one.departs
+            ]
             known = len(behind) == len(names) > 0
             right_behind = self._right_behind(rank, step, departed)
             if not (known or right_behind or own.by_hand):
                 continue
             yield BackwardCompared(
                 rank=rank,
-                right=known and not patterns,
-                terms=known
-                and bool(patterns)
-                and all(kind == PART_OF_SUM for kind, _, _ in patterns),
-                wrong=known and any(kind != PART_OF_SUM for kind, _, _ in patterns),
+                right=known and not terms,
+                terms=known and bool(terms) and all(terms),
+                wrong=known and not all(terms),
                 right_behind=right_behind,
                 by_hand=tuple(map(step_text, own.by_hand)),
             )
+
+    def _is_term(self, kind: str, factor: float, _: tuple[int, ...]) -> bool:
+        """Whether a sum over ranks, which somebody may yet divide, is right."""
+        sizes = {len(group) for group in self._groups}
+        return kind == PART_OF_SUM or (
+            kind == TIMES and any(abs(factor - size) < 1e-3 for size in sizes)
+        )
 
     def _right_behind(self, rank: int, step: _Step, departed: Sequence[Part]) -> str:
         """The module up to which all gradients depart, and behind which none does."""

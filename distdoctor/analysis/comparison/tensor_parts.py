@@ -149,7 +149,7 @@ class Parts:
             if one.rank not in group or not alike.keys() >= set(group):
                 continue
             total = sum((alike[rank] for rank in group), np.zeros(one.mine.shape))
-            for divisor in (1.0, float(len(group))):
+            for divisor in sorted({1.0, float(len(group)), float(len(self._ranks))}):
                 if len(group) > 1 and _fits(
                     total / divisor, one.theirs, one.bound * len(group)
                 ):

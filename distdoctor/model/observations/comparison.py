@@ -85,7 +85,8 @@ class Departed(Observation):
     It is `factor` times that part (`TIMES`); or the ranks of a group have terms of it,
     whose sum is `factor` times that part (`PART_OF_SUM`); or it is not finite, and that
     is (`NOT_FINITE`); or it is what it was before the step before, and that is not
-    (`UNCHANGED`); or none of these (`OTHERWISE`). The place is where the tensor was made.
+    (`UNCHANGED`); or none of these (`OTHERWISE`). The place is where the tensor was
+    made.
     """
 
     step: int = 1
@@ -137,7 +138,8 @@ class BackwardCompared(Observation):
     """How gradients of this rank that depart stood when the backward pass had ended.
 
     They were the reference's (`right`), or some were and the others terms of a sum over
-    a group that is (`terms`), or one was neither (`wrong`); none of these: nobody saw.
+    a group that is, or a multiple by a number of ranks (`terms`), or one was neither
+    (`wrong`); none of these: nobody saw.
     """
 
     right: bool = False

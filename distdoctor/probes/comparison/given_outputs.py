@@ -28,7 +28,7 @@ _MOST_NODES = 20_000  # of a graph
 _MOST_FRAMES = 40  # of a stack
 
 
-class Output(NamedTuple):
+class KeptOutput(NamedTuple):
     """What a module gave until a step, call after call: the first tensor of each."""
 
     module: nn.Module
@@ -45,7 +45,7 @@ class GivenOutputs:
 
     def clear(self) -> None:
         """Forget all: a step was made."""
-        self._by_module: dict[int, Output] = {}
+        self._by_module: dict[int, KeptOutput] = {}
         self._calls: dict[int, str] = {}
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self.gradients: dict[int, Any] = {}
@@ -87,7 +87,7 @@ class GivenOutputs:
         if kept is not None:
             rounding = max(rounding, kept.rounding)
         line = self._calls.get(number, "")
-        self._by_module[number] = Output(module, line, arrays, rounding)
+        self._by_module[number] = KeptOutput(module, line, arrays, rounding)
 
     def began_backward(self, tensors: Any, line: str) -> None:
         """A backward pass begins from tensors."""
@@ -106,7 +106,7 @@ class GivenOutputs:
             if array is not None and (size := size + array.nbytes) <= _MOST_BYTES:
                 self.gradients[id(parameter)] = array.copy()
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[KeptOutput]:
         """Of each module, in the order in which they first ended."""
         return list(self._by_module.values())
 

@@ -125,6 +125,15 @@ def test_gradients_that_were_right_behind_the_backward_pass_are_told_so() -> Non
     ] * 2
 
 
+def test_what_is_yet_to_be_divided_by_the_number_of_ranks_is_no_error() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        norm = one.gradients["norm"]
+        return gradient(behind(one, norm=norm * 2), norm=norm * 4)
+
+    told = backward_told(change)
+    assert {(one.right, one.terms, one.wrong) for one in told} == {(False, True, False)}
+
+
 def test_terms_that_were_right_and_are_added_up_wrongly_are_told_so() -> None:
     def change(one: StepValues, rank: int) -> StepValues:
         part = random(3, seed=one.step)
