@@ -23,11 +23,11 @@ from distdoctor.journal.value_files import (
     WEIGHT,
 )
 from distdoctor.model.events import Place
-from distdoctor.model.step_values import Output, StepValues, Values
+from distdoctor.model.step_values import ModuleOutput, StepValues, Values
 
 
 class ToldOutput(msgspec.Struct, kw_only=True):
-    """What a file of values says of what a module gave; see `Output`."""
+    """What a file of values says of what a module gave; see `ModuleOutput`."""
 
     name: str
     line: str = ""
@@ -125,12 +125,12 @@ def _outputs(
     told: list[ToldOutput],
     arrays: dict[str, Values],
     place: Callable[[str], Place | None],
-) -> Iterator[Output]:
+) -> Iterator[ModuleOutput]:
     by_module: dict[str, list[Values]] = {}
     for name, array in arrays.items():  # in the order in which they were written
         by_module.setdefault(name.partition("/")[0], []).append(array)
     for at, one in enumerate(told):
-        yield Output(
+        yield ModuleOutput(
             name=one.name,
             arrays=tuple(by_module.get(str(at), ())),
             rounding=one.rounding,

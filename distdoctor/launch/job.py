@@ -170,6 +170,7 @@ def plan_of(
         devices=job.ranks,
         ignored=settings.ignore,
         thresholds=settings.thresholds,
+        places=settings.places,
     )
 
 

@@ -9,6 +9,10 @@
     [tool.distdoctor.DD204]      # a threshold of one check
     stuck_after_s = 60
 
+    [[tool.distdoctor.reference]]    # where a tensor lies in that of a reference
+    tensor = "experts.*.bias"
+    axis = 0
+
 The nearest file that has the table counts, from a folder upwards.
 """
 
@@ -17,15 +21,27 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distdoctor.errors import LaunchRefused
 
+if TYPE_CHECKING:
+    from distdoctor.analysis.comparison.told_places import ToldPlace
+
 FILE = "pyproject.toml"
 
 _CODE = re.compile(r"DD\d{3}")
+
+
+class TensorRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A row of `reference`; see `ToldPlace`."""
+
+    tensor: str
+    name: str = msgspec.field(name="is", default="")
+    axis: int | None = None
+    parts: list[int] = []
 
 
 class ProjectSettings(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,13 +51,31 @@ class ProjectSettings(msgspec.Struct, forbid_unknown_fields=True):
         check: Defaults of options of `check`, by name.
         ignore: Why findings of a check are ignored, by its code.
         thresholds: By code, thresholds of a check by name.
+        reference: Where tensors of ranks lie in those of a reference.
         path: The file; empty if there is none with such a table.
     """
 
     check: dict[str, bool | int | float | str] = {}
     ignore: dict[str, str] = {}
     thresholds: dict[str, dict[str, int | float]] = {}
+    reference: list[TensorRow] = []
     path: str = ""
+
+    @property
+    def places(self) -> tuple[ToldPlace, ...]:
+        """The rows of `reference`."""
+        # Numpy comes with it, which `--help` has no use for.
+        from distdoctor.analysis.comparison.told_places import ToldPlace
+
+        return tuple(
+            ToldPlace(
+                tensor=row.tensor,
+                reference=row.name,
+                axis=row.axis,
+                parts=tuple(row.parts),
+            )
+            for row in self.reference
+        )
 
 
 def project_settings(folder: Path) -> ProjectSettings:
@@ -78,10 +112,10 @@ def _table(path: Path) -> dict[str, Any] | None:
 def _settings(table: dict[str, Any], path: Path) -> ProjectSettings:
     thresholds = {key: table[key] for key in table if _CODE.fullmatch(key)}
     rest = {key: table[key] for key in table if key not in thresholds}
-    for key in rest.keys() - {"check", "ignore"}:
+    for key in rest.keys() - {"check", "ignore", "reference"}:
         raise LaunchRefused(
-            f"{path}: [tool.distdoctor] has no `{key}`: known are `check`, `ignore` "
-            "and the codes of checks, such as `DD204`"
+            f"{path}: [tool.distdoctor] has no `{key}`: known are `check`, `ignore`, "
+            "`reference` and the codes of checks, such as `DD204`"
         )
     try:
         settings = msgspec.convert(

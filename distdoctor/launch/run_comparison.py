@@ -192,7 +192,14 @@ class _Series:
             )
         (one,), (other,) = (values.values() for values in found)
         groups = [group.ranks for group in whole.groups]
-        return departures(ranks, one, other, groups, exchanged_rounding(whole))
+        return departures(
+            ranks,
+            one,
+            other,
+            groups,
+            exchanged=exchanged_rounding(whole),
+            told=self._plan.places,
+        )
 
     def _values(self, plan: Plan) -> dict[int, list[StepValues]]:
         """What the ranks of a run have written down, which is not kept."""

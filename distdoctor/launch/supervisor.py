@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import distdoctor
+from distdoctor.analysis.comparison.told_places import ToldPlace
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal import folder as record
 from distdoctor.journal.environment import (
@@ -80,6 +81,8 @@ class Plan:
         shorten: Epochs may be shortened, so that it ends within the budget.
         ignored: Why findings of a check are ignored, by its code.
         thresholds: Of checks, by code and name.
+        places: Where tensors of ranks lie in those of a reference, as far as the user
+            says so.
     """
 
     command: list[str]
@@ -100,6 +103,7 @@ class Plan:
     shorten: bool = False
     ignored: dict[str, str] = field(default_factory=dict)
     thresholds: dict[str, dict[str, int | float]] = field(default_factory=dict)
+    places: tuple[ToldPlace, ...] = ()
 
 
 def supervise(plan: Plan, audience: Audience) -> Manifest:

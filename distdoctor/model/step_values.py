@@ -17,7 +17,7 @@ Values: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ModuleOutput:
     """What a module gave in the forward passes before a step.
 
     Attributes:
@@ -80,7 +80,7 @@ class StepValues:
     of_batch: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
     too_large: bool = False
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[ModuleOutput, ...] = ()
     losses: tuple[float, ...] = ()
     loss_line: Place | None = None
     by_hand: tuple[Place, ...] = ()

@@ -17,7 +17,7 @@ import numpy as np
 from distdoctor.analysis.comparison.bounds import LEAST_EXCESS, bound
 from distdoctor.analysis.comparison.shard_places import Cut, Indices, renamed
 from distdoctor.model.observations.comparison import ForwardCompared
-from distdoctor.model.step_values import Output, StepValues, Values
+from distdoctor.model.step_values import ModuleOutput, StepValues, Values
 
 _MOST_ROWS = 256
 """Of a rank's output that are looked for, evenly spaced."""
@@ -131,7 +131,7 @@ class _Passes:
             place=first.line,
         )
 
-    def _is_same(self, rank: int, one: Output) -> bool | None:
+    def _is_same(self, rank: int, one: ModuleOutput) -> bool | None:
         """Whether what a module gives is in the reference; None: it cannot be told."""
         rows = _rows(one.arrays)
         name = renamed(one.name, self._places[rank])
@@ -162,7 +162,7 @@ class _Passes:
         }
         return mine == {name for name in self._parameters if _is_in(name, there)}
 
-    def _is_term(self, rank: int, one: Output, whole: _Whole) -> bool:
+    def _is_term(self, rank: int, one: ModuleOutput, whole: _Whole) -> bool:
         """Whether ranks of a group have terms of it."""
         shapes = [array.shape for array in one.arrays]
         for group in self._groups:

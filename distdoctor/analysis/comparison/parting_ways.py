@@ -14,6 +14,7 @@ from distdoctor.model.observations.comparison import (
     OTHER,
     SAME,
     SUM,
+    TIMES,
     WEIGHTS,
     BackwardCompared,
     Departed,
@@ -54,11 +55,20 @@ def ways_in_words(run: Run, found: Sequence[Departed]) -> str:
         return f"{same}, but {_losses(losses)}."
     passes = losses[0].passes
     mean = f", as a mean of its {passes} passes" if passes > 1 else ""
-    return f"{same}, and {_RELATIONS[relation]}{mean}: {_backward(run)}."
+    return f"{same}, and {_RELATIONS[relation]}{mean}: {_backward(run, found)}."
 
 
-def _backward(run: Run) -> str:
+def _backward(run: Run, found: Sequence[Departed]) -> str:
     """What became of right losses."""
+    relations = {
+        one.relation for rank in run.seen for one in run.of(LossCompared, rank)
+    }
+    factors = {round(one.factor, 3) if one.kind == TIMES else 0.0 for one in found}
+    ranks = len(run.seen)
+    if relations == {SUM} and factors == {round(1 / ranks, 3)}:
+        return "so their gradients are to be added up, and they are averaged"
+    if relations == {MEAN} and factors == {float(ranks)}:
+        return "so their gradients are to be averaged, and they are added up"
     told = [one for rank in run.seen for one in run.of(BackwardCompared, rank)]
     if any(one.wrong for one in told):
         modules = {one.right_behind for one in told if one.right_behind}

@@ -25,6 +25,7 @@ from distdoctor.analysis.comparison.forward_passes import forward_compared
 from distdoctor.analysis.comparison.losses import losses_compared
 from distdoctor.analysis.comparison.shard_places import Cut, Wholes
 from distdoctor.analysis.comparison.tensor_parts import BEHIND_BACKWARD, Part, Parts
+from distdoctor.analysis.comparison.told_places import ToldPlace, told_place
 from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
     GRADIENTS,
@@ -39,7 +40,7 @@ from distdoctor.model.observations.comparison import (
     ForwardCompared,
     LossCompared,
 )
-from distdoctor.model.step_values import StepValues
+from distdoctor.model.step_values import StepValues, Values
 
 _LEAST_PLACED = 0.5
 """Of a rank's values that must be found in the reference for a comparison."""
@@ -54,7 +55,9 @@ def departures(
     reference: Sequence[StepValues],
     moved: Sequence[StepValues],
     groups: Sequence[tuple[int, ...]],
+    *,
     exchanged: float = 0.0,
+    told: Sequence[ToldPlace] = (),
 ) -> tuple[Compared, list[Told]]:
     """What came of comparing a job with its reference.
 
@@ -65,6 +68,7 @@ def departures(
         groups: Process groups of the job: their ranks.
         exchanged: The spacing of numbers at 1.0 in the coarsest dtype that ranks of the
             job sent, if that is less than single precision.
+        told: Where tensors of ranks lie, as far as the user says so.
 
     Returns:
         How far they were compared, and for the first step in which they part, each
@@ -72,7 +76,7 @@ def departures(
         what came of comparing its forward and backward passes and losses.
     """
     try:
-        return _Comparison(ranks, reference, moved, groups, exchanged).result()
+        return _Comparison(ranks, reference, moved, groups, exchanged, told).result()
     except Incomparable as problem:
         return Compared(rank=min(ranks, default=0), how=REFERENCE, why=str(problem)), []
 
@@ -95,8 +99,9 @@ class _Comparison:
         moved: Sequence[StepValues],
         groups: Sequence[tuple[int, ...]],
         exchanged: float,
+        told: Sequence[ToldPlace],
     ) -> None:
-        self._exchanged = exchanged
+        self._exchanged, self._told_places = exchanged, told
         self._ranks, self._reference, self._moved = ranks, reference, moved
         self._groups = sorted({*groups, tuple(sorted(ranks))}, key=len)
         self._places: dict[int, dict[str, Cut]] = {}
@@ -165,7 +170,7 @@ class _Comparison:
     def _locate(self) -> None:
         wholes = Wholes(self._reference[0].weights)
         for rank, steps in self._ranks.items():
-            self._places[rank] = found = wholes.places(steps[0].weights)
+            self._places[rank] = found = self._placed(wholes, rank, steps[0].weights)
             for name, part in steps[0].weights.items():
                 if part.size and name not in found:
                     self._left_out.setdefault(name)
@@ -177,6 +182,17 @@ class _Comparison:
                     f"{len(steps[0].weights) - len(found)} of "
                     f"{len(steps[0].weights)} parameters are no part of any there"
                 )
+
+    def _placed(
+        self, wholes: Wholes, rank: int, parts: Mapping[str, Values]
+    ) -> dict[str, Cut]:
+        """Where tensors lie: what the user says comes before what values say."""
+        found = wholes.places(parts)
+        for name, part in parts.items():
+            told = told_place(self._told_places, rank, name, part, wholes.values)
+            if told is not None:
+                found[name] = told
+        return found
 
     def _departed(self, step: _Step) -> Iterator[Told]:
         """What departs in a step, and what led to it."""

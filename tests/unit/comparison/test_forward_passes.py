@@ -19,7 +19,7 @@ from distdoctor.model.observations.comparison import (
     ForwardCompared,
     LossCompared,
 )
-from distdoctor.model.step_values import Output, StepValues
+from distdoctor.model.step_values import ModuleOutput, StepValues
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -35,7 +35,7 @@ WEIGHTS = {f"{name}.weight": random(6, 6, seed=9 + n) for n, name in enumerate(N
 
 
 def step(outputs: dict[str, Any], weights: dict[str, Any] | None = None) -> StepValues:
-    told = [Output(name, (array,), EPS) for name, array in outputs.items()]
+    told = [ModuleOutput(name, (array,), EPS) for name, array in outputs.items()]
     return StepValues(1, weights or WEIGHTS, {}, outputs=tuple(told))
 
 

@@ -10,6 +10,8 @@ from distdoctor.model.events import Place
 from distdoctor.model.observations.comparison import (
     MEAN,
     OTHER,
+    SUM,
+    TIMES,
     WEIGHTS,
     BackwardCompared,
     Departed,
@@ -78,6 +80,23 @@ def test_behind_right_losses_the_backward_pass_is_told(
     found = told(SAME, loss, backward)
     assert "the mean of the ranks' losses is its loss" in found
     assert words in found
+
+
+@pytest.mark.parametrize(
+    ("relation", "factor", "words"),
+    [
+        (SUM, 0.5, "are to be added up, and they are averaged"),
+        (MEAN, 2.0, "are to be averaged, and they are added up"),
+        (MEAN, 0.5, "in the backward pass or in a reduction"),
+    ],
+)
+def test_losses_tell_whether_gradients_are_to_be_averaged(
+    relation: str, factor: float, words: str
+) -> None:
+    loss = LossCompared(rank=0, here=1.0, there=2.0, relation=relation)
+    run = Run.of_events({0: [SAME, loss], 1: [LossCompared(rank=1, relation=relation)]})
+    departed = Departed(rank=0, name="w", kind=TIMES, factor=factor)
+    assert words in ways_in_words(run, [departed])
 
 
 def test_weights_that_depart_behind_right_gradients_are_told_so() -> None:

@@ -21,7 +21,7 @@ from distdoctor.model.observations.comparison import (
     Compared,
     Departed,
 )
-from distdoctor.model.step_values import Output, StepValues
+from distdoctor.model.step_values import ModuleOutput, StepValues
 
 EPS = float(np.finfo(np.float32).eps)
 LINE = Place("train.py", 9, "train")
@@ -100,7 +100,7 @@ def all_told(
     ranks = {
         rank: [change(cut(one, rank), rank) for one in reference()] for rank in (0, 1)
     }
-    return departures(ranks, whole, moved(whole), [(0, 1)], exchanged)
+    return departures(ranks, whole, moved(whole), [(0, 1)], exchanged=exchanged)
 
 
 def behind(one: StepValues, **changed: Any) -> StepValues:
@@ -175,8 +175,8 @@ def test_weights_that_another_rank_steps_are_compared_and_their_gradients_not() 
     assert "as before the step" in in_words(found)
 
 
-def outputs(*names: str) -> tuple[Output, ...]:
-    return tuple(Output(name) for name in names)
+def outputs(*names: str) -> tuple[ModuleOutput, ...]:
+    return tuple(ModuleOutput(name) for name in names)
 
 
 def test_the_module_behind_which_gradients_are_right_is_named() -> None:

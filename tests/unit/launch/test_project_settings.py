@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from distdoctor.analysis.comparison.told_places import ToldPlace
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.project_settings import FILE, ProjectSettings, project_settings
 
@@ -14,6 +15,11 @@ ranks = 4
 DD301 = "every rank is to see all samples"
 [tool.distdoctor.DD204]
 stuck_after_s = 60
+[[tool.distdoctor.reference]]
+tensor = "experts.*.bias"
+is = "moe.*.bias"
+axis = 0
+parts = [1, 0]
 """
 
 
@@ -30,6 +36,11 @@ def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
     assert settings.check == {"ranks": 4}
     assert settings.ignore == {"DD301": "every rank is to see all samples"}
     assert settings.thresholds == {"DD204": {"stuck_after_s": 60}}
+    assert settings.places == (
+        ToldPlace(
+            tensor="experts.*.bias", reference="moe.*.bias", axis=0, parts=(1, 0)
+        ),
+    )
     assert settings.path == str(tmp_path / FILE)
 
 
