@@ -35,7 +35,28 @@ A rank's part of the batch is left out of the loss:
 Gradients are the same, and the weights after a step are not:
 
     rank 0 | compared(how=reference,steps=2)
-    rank 1 | departed(step=2,what=weights,name=w,kind=otherwise,of=3,excess=60)@t.py:12
+    rank 1 | departed(step=2,what=weights,name=w,kind=unchanged,of=3,excess=60)@t.py:12
+
+A module of rank 1 gives another thing in the forward pass (the positions of its slice
+begin anew):
+
+    rank 0 | compared(how=reference,steps=1)
+           | departed(name=w,kind=otherwise,of=2,excess=500)@t.py:12
+           | forward_compared(modules=4,parted,module=attn,behind=norm)@t.py:30
+    rank 1 | departed(name=w,kind=otherwise,of=2,excess=600)@t.py:12
+           | forward_compared(modules=4,parted,module=attn,behind=norm)@t.py:30
+
+Modules and losses are right, and ranks clip by the norm of their own part:
+
+    rank 0 | compared(how=reference,steps=1)
+           | departed(name=w,kind=times,factor=1.3,of=2,excess=500)@t.py:12
+           | forward_compared(modules=4)
+           | loss_compared(here=2.5,there=2.5,relation=same)@t.py:51
+           | backward_compared(right)
+    rank 1 | departed(name=w,kind=times,factor=1.5,of=2,excess=600)@t.py:12
+           | forward_compared(modules=4)
+           | loss_compared(here=2.5,there=2.5,relation=same)@t.py:51
+           | backward_compared(right)
 
 Well
 ----
@@ -63,10 +84,12 @@ Known problems
 --------------
 Only the first steps are compared, and of them what the optimizer finds. Parts are found
 in the reference by the values they begin with; what begins with one value everywhere,
-and is cut unlike all else, is not compared. The line is that which made the parameter,
-or the step: the fault may lie in between. What is meant to be another computation on
-several ranks (another global batch, dropout, BatchNorm of each rank's own samples) is
-not judged.
+and is cut unlike all else, is not compared unless the project's settings say where it
+lies. The lines are those between which the fault lies: that which calls the first module
+that parts, or made the parameter, begins the backward pass, communicates, or steps.
+What is meant to be another computation on several ranks (another global batch, dropout,
+BatchNorm of each rank's own samples, hooks that send less than gradients) is not judged,
+and of gradients that are sent in 16 bits only what those can hold.
 
 References
 ----------
