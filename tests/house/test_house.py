@@ -60,7 +60,7 @@ MAY_USE = {
     "model": "numpy",
     "analysis": "numpy",
     "journal": "numpy msgspec",
-    "launch": "msgspec psutil",
+    "launch": "msgspec psutil zmq",
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
