@@ -6,6 +6,7 @@ first process that takes leave of orphans, as the first process of a machine doe
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -99,12 +100,14 @@ class Host:
 
     def processes(self) -> list[str]:
         """Command lines of what runs there, but for the first process."""
-        listed = self.said("ps", "-eo", "pid=,stat=,args=").splitlines()
+        listed = self.said("ps", "-ww", "-eo", "pid=,stat=,args=").splitlines()
         lines = [line.split(maxsplit=2) for line in listed]
         return [
             " ".join(words[2:])
             for words in lines
-            if words[0] != "1" and "Z" not in words[1] and "ps -eo" not in words[2]
+            if words[0] != "1"
+            and "Z" not in words[1]
+            and not words[2].startswith("ps -ww")
         ]
 
     def left_over(self) -> list[str]:
@@ -117,6 +120,18 @@ class Host:
                 return []
             time.sleep(0.2)
         return left
+
+    def kill_by_name(
+        self, words: str, number: int = signal.SIGKILL, *, of_module: bool = True
+    ) -> int:
+        """Send a signal to those that run a command; how many there were."""
+        found = 0
+        for line in self.said("ps", "-ww", "-eo", "pid=,args=").splitlines():
+            pid, _, arguments = line.strip().partition(" ")
+            if ("-m " * of_module + words) in arguments and "nsenter" not in arguments:
+                self.said("kill", f"-{int(number)}", pid)
+                found += 1
+        return found
 
     def end_all(self) -> None:
         """Kill what runs there, but for the first process."""
