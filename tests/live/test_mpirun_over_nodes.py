@@ -94,7 +94,7 @@ class Mpirun:
             said, _ = self.head.communicate(timeout=limit_s)
         finally:
             self.head.kill()
-            self.head.wait()
+            self.head.communicate()
         report = json.loads(self.report.read_text()) if self.report.exists() else {}
         return self.head.returncode, report, said
 

@@ -151,6 +151,8 @@ class Host:
         """End all that runs there, and the host with it."""
         self._outer.kill()
         self._outer.wait()
+        if self._outer.stdout is not None:
+            self._outer.stdout.close()
 
 
 @contextmanager
