@@ -112,7 +112,9 @@ class RecordCopy:
             raise _refused(part.name, "records that are cut")
         records = np.frombuffer(part.records, RECORD_TYPE).copy()
         numbers = records["commit"].astype(np.int64) - 1
-        if len(numbers) and (numbers[0] < part.first or (np.diff(numbers) <= 0).any()):
+        if len(numbers) and (
+            numbers[0] < part.first or (numbers[1:] <= numbers[:-1]).any()
+        ):
             raise _refused(part.name, "records out of order")
         end = part.strings_at + len(part.strings)
         if end > journal.strings_bytes or max(header.strings_tail, 0) > end:
@@ -124,7 +126,8 @@ class RecordCopy:
         file = open_private(journal.path, _WRITING)
         try:
             new = part.strings[journal.strings - part.strings_at :]
-            _write(file, new, HEADER_BYTES + journal.strings)
+            if new:
+                _write(file, new, HEADER_BYTES + journal.strings)
             journal.strings = max(journal.strings, end)
             for first, some in _stretches(numbers, records, journal.capacity):
                 _write(file, some, journal.ring + first * RECORD_BYTES)
@@ -232,6 +235,10 @@ def _stretches(
 ) -> Iterator[tuple[int, bytes]]:
     """Records that lie side by side in the ring, and the slot of the first."""
     if not len(numbers):
+        return
+    first, last = int(numbers[0]) % capacity, int(numbers[-1]) % capacity
+    if last - first == numbers[-1] - numbers[0] == len(numbers) - 1:  # as it mostly is
+        yield first, records.tobytes()
         return
     slots = numbers % capacity
     breaks = np.flatnonzero(np.diff(slots) != 1) + 1

@@ -68,7 +68,7 @@ class NodeAgent:
         self._pending: Iterator[Part] | None = None
         self._sent = self._taken = 0
         self._progress_s = self._heard_s = time.monotonic()
-        self._census_s = 0.0
+        self._census_s = self._forwarded_s = self._pace_s = 0.0
         self._dead: set[int] = set()
         self._told_dead: set[int] = set()
         self.ends = False
@@ -146,6 +146,7 @@ class NodeAgent:
         self._heard_s = time.monotonic()
         if isinstance(message, Ping):
             self._say(Echo(message.sent_ns, time.monotonic_ns()))
+            self._pace_s = message.pace_s
             if message.taken > self._taken:
                 self._taken = min(message.taken, self._sent)
                 self._progress_s = time.monotonic()
@@ -174,6 +175,9 @@ class NodeAgent:
             self._progress_s = now
             self._say(Lost())
         if self._pending is None:
+            if now < self._forwarded_s + self._pace_s:
+                return
+            self._forwarded_s = now
             self._dead = self._ended()  # before what they wrote is read
             self._pending = self._growth.parts()
         while self._sent < self._taken + _WINDOW:

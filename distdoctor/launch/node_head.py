@@ -56,6 +56,8 @@ STACKS_S = 10.0
 
 _POLL_S = 0.01
 _PING_S = 0.5
+_MESSAGES = 700.0  # in a second, of all nodes, that the head takes with ease
+_PINGS = 1000.0  # in a second, to all nodes
 _AT_ONCE = 256  # messages, before anything else is done
 _REWIND_S = 0.2  # parts that are on their way follow a lost one
 _CLOCK_LOOKS = 5  # before anything of a node is written down
@@ -72,7 +74,6 @@ class _Node:
     round_trip_ns: int = 1 << 62
     looks: int = 0  # at its clock
     taken: int = 0  # messages with parts
-    told_taken: int = 0
     census_ns: int = 0
     is_over: bool = False
     lost: str = ""  # why
@@ -98,6 +99,7 @@ class NodeHead:
         self._of: dict[int, bytes] = {}  # by number of a process
         self._orders: queue.SimpleQueue[tuple[bytes, FromHead]] = queue.SimpleQueue()
         self._stacks: queue.SimpleQueue[Stacks] = queue.SimpleQueue()
+        self._untold: set[bytes] = set()  # nodes whose parts were taken
         self._request = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -200,12 +202,12 @@ class NodeHead:
                 if heard is None:
                     break
                 self._hear(*heard)
-            for who, node in self._nodes.items():
-                if node.told_taken < node.taken:  # it waits to send more
-                    self._ping(who)
+            while self._untold:  # they wait to send more
+                self._ping(self._untold.pop())
             while not self._orders.empty():
                 self._say(*self._orders.get())
-            if (now := time.monotonic()) > ping_s + _PING_S:
+            interval_s = max(_PING_S, len(self._nodes) / _PINGS)
+            if (now := time.monotonic()) > ping_s + interval_s:
                 ping_s = now
                 for who in self._nodes:
                     self._ping(who)
@@ -218,8 +220,9 @@ class NodeHead:
 
     def _ping(self, who: bytes) -> None:
         node = self._nodes[who]
-        node.told_taken = node.taken
-        self._say(who, Ping(time.monotonic_ns(), node.taken))
+        self._say(
+            who, Ping(time.monotonic_ns(), node.taken, len(self._nodes) / _MESSAGES)
+        )
 
     def _look_for_lost(self, now: float) -> None:
         for node in self._nodes.values():
@@ -265,6 +268,7 @@ class NodeHead:
             case Parts(number, parts):
                 missing = [node.copy.add(part, node.ahead_ns) for part in parts]
                 node.taken = max(node.taken, number)
+                self._untold.add(who)
                 behind = [position for position in missing if position is not None]
                 if behind and time.monotonic() > node.rewound_s + _REWIND_S:
                     node.rewound_s = time.monotonic()

@@ -92,6 +92,7 @@ class Ping(_Message, frozen=True, tag="ping"):
 
     sent_ns: int
     taken: int
+    pace_s: float = 0.0  # from one message with parts to the next
 
 
 class Rewind(_Message, frozen=True, tag="rewind"):
