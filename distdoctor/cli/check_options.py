@@ -73,6 +73,11 @@ class CheckOptions:
                 "--world-size, --twice, --resume and --reference for one: give one of "
                 "these"
             )
+        if (self.nodes > 1 or self.listen) and self.script is not None:
+            raise LaunchRefused(
+                "--nodes and --listen need the whole command of this node: distdoctor "
+                "check --nodes 2 -- torchrun --nnodes 2 … train.py"
+            )
         proofs = (self.twice, self.resume is not None, self.reference is not None)
         if sum(proofs) > 1:
             raise LaunchRefused(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
@@ -65,6 +66,8 @@ class NodeAgent:
         self._socket, self._folder = socket, folder
         self._growth = RecordGrowth(folder)
         self._looks = ProcessLooks(StackTaker(folder))
+        self._taker = ThreadPoolExecutor(1)
+        self._stacks: list[Future[Stacks]] = []
         self._pending: Iterator[Part] | None = None
         self._sent = self._taken = 0
         self._progress_s = self._heard_s = time.monotonic()
@@ -108,6 +111,8 @@ class NodeAgent:
         while message is not None:
             self._obey(message)
             message = self._hear(0.0)
+        while self._stacks and self._stacks[0].done():
+            self._say(self._stacks.pop(0).result())
         self._forward()
 
     def finish(self, within_s: float) -> bool:
@@ -129,6 +134,7 @@ class NodeAgent:
 
     def close(self) -> None:
         """Close the connection."""
+        self._taker.shutdown(cancel_futures=True)
         self._growth.close()
         self._socket.close(linger_s=1.0)
 
@@ -161,11 +167,14 @@ class NodeAgent:
                 for position in positions:
                     self._growth.rewind(position)
                 self._pending = None
-            case StackOrder(request, who, seconds):
-                samples = self._looks.take(who, seconds)
-                self._say(Stacks(request, samples, self._looks.remark))
+            case StackOrder():  # in a thread: it takes seconds, and the head listens
+                self._stacks.append(self._taker.submit(self._take, message))
             case End():
                 self.ends = True
+
+    def _take(self, order: StackOrder) -> Stacks:
+        samples = self._looks.take(order.who, order.seconds)
+        return Stacks(order.request, samples, self._looks.remark)
 
     def _forward(self) -> None:
         now = time.monotonic()

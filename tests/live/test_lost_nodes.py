@@ -90,4 +90,4 @@ def test_a_budget_that_is_spent_ends_the_job_on_all_nodes(
     check = NodesCheck(clean, tmp_path, str(script), ranks=4, options=options)
     status, report, said = check.outcome(100.0)
     assert (status, report["verdict"]) == (0, "well"), said
-    assert len(report["ranks"]) == 4
+    assert report["world_size"] == 4
