@@ -1,8 +1,8 @@
 """Two hosts on one machine: namespaces, each with its network, files and processes.
 
 They see the files of this machine, but for a folder that each has for itself, with the
-user's cache and temporary files. They are joined by a wire that can be cut. Each has a
-first process that takes leave of orphans, as the first process of a machine does.
+user's cache and temporary files. Their clocks differ, and a wire that can be cut joins
+them. Each has a first process that takes leave of orphans, as that of a machine does.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 NAMES = ("hosta", "hostb")
+AHEAD_S = 5000  # the monotonic clock of the second, which began at another time
 
 _INIT = """
 import os, signal, sys
@@ -59,6 +60,7 @@ class Host:
             python=sys.executable,
         )
         spaces = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
+        spaces += ["--time", "--monotonic", str(number * AHEAD_S)]
         self._outer = subprocess.Popen(
             ["unshare", *spaces, "--mount-proc", "sh", "-c", set_up],
             env={**os.environ, "INIT": _INIT},
@@ -73,7 +75,7 @@ class Host:
 
     def inside(self, command: Sequence[str | Path]) -> list[str]:
         """The command, to be run on this host."""
-        spaces = ["--net", "--mount", "--uts", "--pid", f"--wd={Path.cwd()}"]
+        spaces = ["--net", "--mount", "--uts", "--pid", "--time", f"--wd={Path.cwd()}"]
         enter = ["nsenter", "--target", str(self.pid), *spaces, "--"]
         return [*enter, *map(str, command)]
 
