@@ -47,11 +47,15 @@ _COMMANDS = {
         "horovod_commands",
         "Get Horovod, which cannot be downloaded ready to use.",
     ),
+    "join": ("join", "Run the part of a job over several nodes that is on this one."),
     "nccl": ("nccl", "Judge a job by NCCL's debug logs."),
     "record": ("record", "Record what the ranks of a job do, for days if need be."),
     "records": ("records", "List the records that were kept, and remove old ones."),
 }
 """By command: its module here, and its summary."""
+
+_HAVE_COMMANDS = (["check"], ["record"], ["join"])
+"""Those whose arguments may end with a command, or the job's own arguments."""
 
 
 class _Commands(click.Group):
@@ -230,7 +234,7 @@ def _leave(status: str | int | None, message: str = "") -> NoReturn:
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Our own arguments, and what follows the first `--`, which is the job's."""
-    if arguments[:1] in (["check"], ["record"]) and "--" in arguments:
+    if arguments[:1] in _HAVE_COMMANDS and "--" in arguments:
         at = arguments.index("--")
         return arguments[:at], arguments[at + 1 :]
     return arguments, []

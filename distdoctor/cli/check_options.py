@@ -15,9 +15,11 @@ from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.job import BUDGET_S, DEFAULT_RANKS, Job, job_of, plan_of
+from distdoctor.launch.node_hosts import has_several_nodes, node_plan
 from distdoctor.launch.reference_command import on_one_rank
 
 if TYPE_CHECKING:
+    from distdoctor.launch.node_plan import NodePlan
     from distdoctor.launch.supervisor import Plan
 
 
@@ -46,6 +48,8 @@ class CheckOptions:
     reference: str | None
     no_second_look: bool
     no_nccl_log: bool
+    nodes: int
+    listen: str | None
     record: Path | None
     played: tuple[int, ...] = field(init=False, default=())
 
@@ -62,6 +66,17 @@ class CheckOptions:
             raise LaunchRefused(
                 "--twice, --resume and --reference compare what real ranks compute, "
                 "and --world-size simulates them: give one of these"
+            )
+        if (self.nodes or self.listen) and (self.played or self.is_compared):
+            raise LaunchRefused(
+                "--nodes and --listen are for a job over several nodes, and "
+                "--world-size, --twice, --resume and --reference for one: give one of "
+                "these"
+            )
+        if (self.nodes > 1 or self.listen) and self.script is not None:
+            raise LaunchRefused(
+                "--nodes and --listen need the whole command of this node: distdoctor "
+                "check --nodes 2 -- torchrun --nnodes 2 … train.py"
             )
         proofs = (self.twice, self.resume is not None, self.reference is not None)
         if sum(proofs) > 1:
@@ -107,7 +122,16 @@ class CheckOptions:
             device=self.device,
             shorten=not whole,
             nccl_log=not self.no_nccl_log,
+            nodes=self._nodes(job),
         )
+
+    def _nodes(self, job: Job) -> NodePlan | None:
+        """How the job is watched on other nodes; None: it has none."""
+        if self.played or self.is_compared:
+            return None
+        if self.nodes < 2 and not (self.listen or has_several_nodes(job.command)):
+            return None
+        return node_plan(job.command, self.listen or "", self.nodes)
 
     def resuming(self, ranks: int | None, folder: Path) -> Plan | None:
         """How the job is to be resumed, if it is.
@@ -285,6 +309,19 @@ _OPTIONS = (
         is_flag=True,
         help="On GPUs, do not have NCCL write its debug log (NCCL_DEBUG=INFO) into the "
         "record. Without the option, what you have set of it yourself stays as it is.",
+    ),
+    click.option(
+        "--nodes",
+        type=click.IntRange(min=0),
+        default=0,
+        help="The job has so many nodes, and `distdoctor join` starts its part on each "
+        "of the others. Of mpirun and srun, it is seen whether they use others.",
+    ),
+    click.option(
+        "--listen",
+        metavar="HOST[:PORT]",
+        help="Address of this machine at which other nodes find it; by default that of "
+        "the job's own network interface.",
     ),
     click.option(
         "--record",

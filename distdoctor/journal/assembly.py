@@ -226,6 +226,11 @@ class _Assembly:
         losses: Mapping[int, str],
     ) -> None:
         self._manifest, self._exits, self._losses = manifest, exits, losses
+        self._lost = {
+            pid: f"its node {node.host} was lost: {node.why}"
+            for node in manifest.lost_nodes
+            for pid in node.pids
+        }
         self._tables = Tables(manifest.directory)
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
@@ -241,7 +246,12 @@ class _Assembly:
             header,
             *take_apart(records, box, self._tables, header),
             self._tables.groups,
-            _what_is_missing(box, header, self._losses.get(header.rank, "")),
+            _what_is_missing(
+                box,
+                header,
+                self._losses.get(header.rank, ""),
+                self._lost.get(header.pid, ""),
+            ),
         )
         if header.rank < 0:
             self._unranked.append(journal)
@@ -456,8 +466,8 @@ def _starved(manifest: Manifest) -> str:
     return f"the kernel's out-of-memory killer struck{times} {where} meanwhile"
 
 
-def _what_is_missing(box: JournalReader, header: Header, loss: str) -> str:
-    missing = []
+def _what_is_missing(box: JournalReader, header: Header, loss: str, lost: str) -> str:
+    missing = [lost] if lost else []
     if box.overwritten:
         missing.append(f"its oldest {box.overwritten} records fell out of its ring")
     if box.torn:

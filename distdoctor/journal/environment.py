@@ -84,6 +84,22 @@ It counts one step more then, to tell that it stands.
 KEEP_VARIABLE = "DISTDOCTOR_KEEP"
 """Folder for copies of the files that the job is about to change; see `file_backup`."""
 
+HEAD_VARIABLE = "DISTDOCTOR_HEAD"
+"""Set for a job over several nodes: where the head listens, and which machine it is.
+
+`ADDRESS PLACE PYTHON`, see `head_text`. Ranks of other nodes look for their node's own
+record folder then, and start what forwards it.
+"""
+
+TOKEN_VARIABLE = "DISTDOCTOR_TOKEN"  # noqa: S105 - its name
+"""Environment variable with the secret by which nodes and the head know each other."""
+
+NODE_VARIABLE = "DISTDOCTOR_NODE"
+"""Set, to the node's own record folder, for processes that have found it."""
+
+CLOCK_VARIABLE = "DISTDOCTOR_CLOCK_NS"
+"""By how much the monotonic clock of the node is ahead of that of the head."""
+
 STACK_SIGNAL_FROM_LAST = 2
 """Offset below SIGRTMAX of the signal that makes a rank write its stacks."""
 

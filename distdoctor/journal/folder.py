@@ -96,6 +96,14 @@ class Still(msgspec.Struct, kw_only=True):
     idle: list[Rank] = []  # ranks that lived, and did next to nothing meanwhile
 
 
+class LostNode(msgspec.Struct, kw_only=True):
+    """A node of which nothing was heard any more while its ranks were at work."""
+
+    host: str
+    why: str
+    pids: list[Pid] = []  # of its ranks
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """What was started and how it ended."""
 
@@ -122,6 +130,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     nccl_log_bytes: dict[
         str, Count
     ] = {}  # when distdoctor ended the job; see `nccl_logs`
+    lost_nodes: list[LostNode] = []
     recorded: bool = False  # by the probes of calls and of ends alone
     # Bytes of the record's files when the run was over, by name; see `record_files`.
     files: dict[str, Count] = {}

@@ -53,6 +53,12 @@ NCCL_LOGS_FILE = "nccl-logs.jsonl"
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
+NODE_LOCK_FILE = "node.lock"
+"""Held by whoever looks for the supervisor of a node; there in jobs over several."""
+
+NODE_FILE = "node.json"
+"""What the supervisor of a node says of itself: `pid`, and `ahead_ns` of its clock."""
+
 
 def journal_name(rank: int, incarnation: int) -> str:
     """Name of the journal of the n-th process (from 0) that plays a rank, or none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 
 from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.journal.folder import MANIFEST
+from distdoctor.journal.layout import NODE_LOCK_FILE
 from distdoctor.journal.record_lock import declare_dead
 from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.process_leavings import ProcessLeavings
@@ -35,5 +37,7 @@ def finish_for(pids: Iterable[int], mark: str) -> Callable[[], None]:
         if name == FOLDER_VARIABLE and (folder / MANIFEST).is_file():
             trim_record(folder)
             declare_dead(folder)
+        elif name == FOLDER_VARIABLE and (folder / NODE_LOCK_FILE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # a node's: the head has a copy
 
     return finish

@@ -32,6 +32,7 @@ from distdoctor.launch.launched_ranks import launched_ranks
 from distdoctor.launch.project_settings import project_settings
 
 if TYPE_CHECKING:
+    from distdoctor.launch.node_plan import NodePlan
     from distdoctor.launch.supervisor import Plan
 
 BUDGET_S = 120.0
@@ -126,6 +127,7 @@ def plan_of(
     device: str = "auto",
     shorten: bool = True,
     nccl_log: bool = False,
+    nodes: NodePlan | None = None,
 ) -> Plan:
     """The plan to run a job under the supervisor, in the working directory.
 
@@ -137,6 +139,7 @@ def plan_of(
         device: As in `Plan`.
         shorten: As in `Plan`.
         nccl_log: NCCL writes its debug log into the record, if the job uses it on GPUs.
+        nodes: As in `Plan`; ranks of several cannot agree on how to shorten epochs.
 
     Raises:
         LaunchRefused: The project's settings cannot be used.
@@ -162,7 +165,8 @@ def plan_of(
         ranks=job.expected,
         budget_s=budget_s,
         steps=steps,
-        shorten=shorten,
+        shorten=shorten and nodes is None,
+        nodes=nodes,
         quiet_launcher=starts_torchrun(job.command) or starts_horovodrun(job.command),
         marked=job.own,
         environment=environment,

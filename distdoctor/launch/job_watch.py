@@ -15,12 +15,15 @@ from distdoctor.journal.folder import Manifest
 from distdoctor.journal.recorded_nccl_logs import sizes_of_nccl_logs
 from distdoctor.launch.audience import Audience, JobProgress
 from distdoctor.launch.output_pump import OutputPump
+from distdoctor.launch.process_looks import Looks, ProcessLooks
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.launch.rank_arrival import RankArrival, may_become_rank
+from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.watchdog import Watchdog
 from distdoctor.model.stop_reasons import Stop
 
 if TYPE_CHECKING:
+    from distdoctor.launch.node_head import NodeHead
     from distdoctor.launch.supervisor import Plan
 
 POLL_S = 0.02  # shorter ones take the ranks' time where processors are few
@@ -29,6 +32,7 @@ _QUICK_POLLS = 20  # in a row; who waits longer is thought about more slowly
 SLOW_POLL_S = 0.05  # for what costs more: new journals, ended processes
 LAST_WORDS_S = 1.5  # for a launcher to notice that a rank ended; torchrun: 0.1
 ORPHANS_S = 1.0  # for what outlives the command
+OTHERS_S = 30.0  # for other nodes, behind the command of this one
 _FEW = 4  # processes without a rank that are looked at, where nobody said how many
 
 
@@ -42,6 +46,7 @@ class JobWatch:
         tree: Its processes.
         pump: What passes its output on.
         begun: When it was started, monotonic time in seconds.
+        head: Knows of the processes of other nodes; None: there are none.
     """
 
     def __init__(
@@ -52,10 +57,17 @@ class JobWatch:
         tree: ProcessTree,
         pump: OutputPump,
         begun: float,
+        head: NodeHead | None = None,
     ) -> None:
         self.plan, self.audience, self.manifest = plan, audience, manifest
         self.tree, self.pump, self.begun = tree, pump, begun
-        self.watchdog = Watchdog(plan.folder, manifest, alone=plan.alone)
+        self.head = head
+        looks: Looks = ProcessLooks(StackTaker(plan.folder))
+        if head is not None:
+            from distdoctor.launch.node_head import JobLooks
+
+            looks = JobLooks(looks, head)
+        self.watchdog = Watchdog(plan.folder, manifest, alone=plan.alone, looks=looks)
         self.watchdog.begun = begun
         self.progress = self.watchdog.progress
         self.arrival = RankArrival()
@@ -96,7 +108,8 @@ class JobWatch:
                     self._tell(now)
                 if self.tree.root.poll() is not None:
                     over = over or now
-                    if not self.progress.living() or now > over + ORPHANS_S:
+                    patience_s = ORPHANS_S if self.head is None else OTHERS_S
+                    if not self.progress.living() or now > over + patience_s:
                         return ""
                 if self.pump.unread:
                     return Stop.INTERRUPTED
@@ -104,7 +117,10 @@ class JobWatch:
                     return reason
                 if reason := self.watchdog.stuck(now):
                     return reason
-                if self.arrival.is_closed(self.tree, self.progress.living(), now):
+                if self.head is not None:
+                    if self.head.lost():
+                        return Stop.NODE_LOST
+                elif self.arrival.is_closed(self.tree, self.progress.living(), now):
                     self.manifest.closed = True
                     self.watchdog.rejected = ()
             if reason := self.watchdog.proved():

@@ -126,7 +126,7 @@ def _descendants() -> set[int]:
     return found - ended
 
 
-def _carriers(mark: bytes) -> Iterator[int]:
+def carriers(mark: bytes) -> Iterator[int]:
     """Processes with this entry in their environment; none of those that ended has."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -193,7 +193,7 @@ class _Guard:
 
     def _living(self) -> set[int]:
         self._reap()
-        return (_descendants() | {*_carriers(self._mark)}) - {os.getpid()}
+        return (_descendants() | {*carriers(self._mark)}) - {os.getpid()}
 
 
 def _started(command: Sequence[str]) -> int:

@@ -7,11 +7,9 @@ still until its time is up from being called well.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-
-import psutil
 
 from distdoctor.journal.folder import Still
+from distdoctor.launch.process_looks import Looks
 from distdoctor.launch.progress import Progress, RankProgress
 
 _CALM_S = 1.0  # of quiet, before the processor time of the ranks is first taken
@@ -21,8 +19,8 @@ _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and the
 class Stillness:
     """Measures how long all ranks have been idle; called several times a second."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, looks: Looks) -> None:
+        self._progress, self._looks = progress, looks
         self._steps: tuple[int, ...] = ()
         self._since_ns = 0  # of the last thing that any rank did
         self._longest_s = 0.0  # of the times of quiet that are over
@@ -42,7 +40,7 @@ class Stillness:
             self._since_ns = moved_ns
             self._cpu_s.clear()
         elif not self._cpu_s and self._quiet_s() > _CALM_S:
-            self._cpu_s = {rank.pid: self._used(rank) for rank in living}
+            self._cpu_s = {rank.pid: self._looks.used(rank.pid) for rank in living}
 
     def now(self) -> Still | None:
         """The present duration of stillness; None if no rank was ever seen."""
@@ -62,16 +60,5 @@ class Stillness:
         began_ns, before_s = self._cpu_s.get(rank.pid, (0, 0.0))
         if not began_ns:
             return False
-        now_ns, used_s = self._used(rank)
+        now_ns, used_s = self._looks.used(rank.pid)
         return used_s - before_s < _IDLE_SHARE * (now_ns - began_ns) / 1e9
-
-    def _used(self, rank: RankProgress) -> tuple[int, float]:
-        """The time, and the processor time of a rank and of what it started."""
-        used_s = 0.0
-        with suppress(psutil.Error):
-            process = psutil.Process(rank.pid)
-            for one in [process, *process.children(recursive=True)]:
-                with suppress(psutil.Error):
-                    times = one.cpu_times()
-                    used_s += times.user + times.system
-        return time.monotonic_ns(), used_s

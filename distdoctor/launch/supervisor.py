@@ -32,7 +32,7 @@ from distdoctor.journal.environment import (
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-from distdoctor.journal.folder import Manifest
+from distdoctor.journal.folder import LostNode, Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.secret_masking import (
     MASK_KEY,
@@ -48,12 +48,15 @@ from distdoctor.launch.interruption import postponed
 from distdoctor.launch.oom_kills import OutOfMemoryKills
 from distdoctor.launch.output_channels import OutputChannels
 from distdoctor.launch.output_pump import OutputPump
+from distdoctor.launch.passed_variables import passing_on
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.probes import NEEDLE
 
 if TYPE_CHECKING:
     from distdoctor.launch.job_watch import JobWatch
+    from distdoctor.launch.node_head import NodeHead
+    from distdoctor.launch.node_plan import NodePlan
 
 _NO_INPUT = "EOFError: EOF when reading a line"  # of Python's `input()`
 
@@ -79,6 +82,7 @@ class Plan:
         devices: How many GPUs such a job finds if its launcher does not say.
         alone: One rank is simulated without the others, and waits for none.
         shorten: Epochs may be shortened, so that it ends within the budget.
+        nodes: How it is watched if it has several nodes; None: it has one.
         ignored: Why findings of a check are ignored, by its code.
         thresholds: Of checks, by code and name.
         places: Where tensors of ranks lie in those of a reference, as far as the user
@@ -101,6 +105,7 @@ class Plan:
     devices: int = 1
     alone: bool = False
     shorten: bool = False
+    nodes: NodePlan | None = None
     ignored: dict[str, str] = field(default_factory=dict)
     thresholds: dict[str, dict[str, int | float]] = field(default_factory=dict)
     places: tuple[ToldPlace, ...] = ()
@@ -133,6 +138,8 @@ class _Supervisor:
         )
         self.begun = time.monotonic()
         self.kills = OutOfMemoryKills()
+        self.head: NodeHead | None = None
+        self.node_variables: dict[str, str] = {}
 
     def run(self) -> Manifest:
         plan = self.plan
@@ -141,6 +148,9 @@ class _Supervisor:
         started: tuple[ProcessTree, OutputPump] | None = None
         watch: JobWatch | None = None
         with ExitStack() as job:
+            if plan.nodes is not None:
+                self.head = self._listen(plan.nodes)
+                job.callback(self._let_go, self.head)
             try:
                 with postponed():  # an interruption finds all of it, or nothing
                     started = tree, pump = self._start()
@@ -168,6 +178,24 @@ class _Supervisor:
         watch.conclude()
         return self.manifest
 
+    def _listen(self, nodes: NodePlan) -> NodeHead:
+        """Let other nodes come."""
+        from distdoctor.launch.node_plan import head_for
+
+        variables = self._environment()
+        head, self.node_variables = head_for(nodes, self.plan.folder, variables)
+        return head
+
+    def _let_go(self, head: NodeHead) -> None:
+        """Have the ranks of other nodes ended, and take what they still say."""
+        head.end()
+        head.close()
+        for host, (why, pids) in head.lost().items():
+            self.manifest.lost_nodes.append(LostNode(host=host, why=why, pids=pids))
+        wanted = self.plan.nodes.nodes if self.plan.nodes is not None else 0
+        if (came := 1 + len(head.hosts())) < wanted:
+            self.manifest.remarks.append(f"{came} of {wanted} nodes came")
+
     def _start(self) -> tuple[ProcessTree, OutputPump]:
         plan = self.plan
         by_horovodrun = starts_horovodrun(plan.command)
@@ -191,6 +219,8 @@ class _Supervisor:
         return tree, OutputPump(channels, self.audience, launchers)
 
     def _end(self, tree: ProcessTree, pump: OutputPump) -> None:
+        if self.head is not None:
+            self.head.ask_to_end()  # all at once, so that few see others go
         tree.end(launcher_first=self.plan.quiet_launcher)
         pump.close()
 
@@ -205,7 +235,10 @@ class _Supervisor:
         loading.join()
         from distdoctor.launch.job_watch import JobWatch
 
-        return JobWatch(self.plan, self.audience, self.manifest, tree, pump, self.begun)
+        return JobWatch(
+            *(self.plan, self.audience, self.manifest, tree, pump, self.begun),
+            head=self.head,
+        )
 
     def _has_input(self) -> bool:
         """Whether our input is passed on: to one rank, as several would share it."""
@@ -218,10 +251,14 @@ class _Supervisor:
         assert stdout is not None
         assert stderr is not None
         environment = self._environment()
+        command = plan.command
+        if self.head is not None:
+            ours = {*environment} - {*os.environ} | {"PYTHONPATH"}
+            command = passing_on(command, sorted(ours))
         if channels.variable:
             environment[OUTPUT_VARIABLE] = channels.variable
         return ProcessTree(
-            plan.command,
+            command,
             environment,
             plan.directory,
             str(plan.folder),
@@ -255,4 +292,5 @@ class _Supervisor:
             SIZE_VARIABLE: str(self.plan.journal_bytes),
             DEVICE_VARIABLE: self.plan.device,
             RANKS_VARIABLE: str(self.plan.devices),
+            **self.node_variables,
         }

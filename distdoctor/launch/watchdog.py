@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from distdoctor.analysis.deadlock.wait_for_graph import standstill
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
@@ -22,7 +20,7 @@ from distdoctor.journal.folder import NO_RANK, Manifest, StackSample
 from distdoctor.journal.record_files import seal
 from distdoctor.journal.secret_masking import MASK_KEY, masked_tokens
 from distdoctor.journal.trimming import trim_record
-from distdoctor.launch.elastic_restarts import restarts_left
+from distdoctor.launch.process_looks import Looks, ProcessLooks
 from distdoctor.launch.progress import Progress, RankProgress
 from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.stillness import Stillness
@@ -59,6 +57,7 @@ class Watchdog:
         manifest: Manifest of the run.
         alone: Each rank plays without the others, and waits for nobody.
         over: Whether a rank that moves no more has ended; none: if its process has.
+        looks: How processes are looked at; none: as those of this machine.
     """
 
     def __init__(
@@ -68,17 +67,21 @@ class Watchdog:
         *,
         alone: bool = False,
         over: Callable[[RankProgress], bool] | None = None,
+        looks: Looks | None = None,
     ) -> None:
         self.folder, self.manifest = folder, manifest
-        self.progress = Progress(folder, over)
+        self._looks = looks or ProcessLooks(StackTaker(folder))
+        self.progress = Progress(folder, over or self._is_dead)
         self.begun = time.monotonic()
         self.rejected: tuple[int, ...] = ()
         self._alone = alone
-        self._stillness = Stillness(self.progress)
-        self._stacks = StackTaker(folder)
-        self._watch = _Watch(self._stacks)
+        self._stillness = Stillness(self.progress, self._looks)
+        self._watch = _Watch(self._looks)
         self._samples: list[StackSample] = []
         self._again_s = 0.0  # of quiet, before the same heads are looked at again
+
+    def _is_dead(self, rank: RankProgress) -> bool:
+        return not self._looks.lives(rank.pid)
 
     def update(self) -> None:
         """Read new records of the journals; cheap."""
@@ -120,7 +123,11 @@ class Watchdog:
             self.rejected = heads
             self._again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
             return ""
-        if still.gone and quiet_s < RESTART_S and restarts_left(self.manifest.alive):
+        if (
+            still.gone
+            and quiet_s < RESTART_S
+            and self._looks.restarts_left(self.manifest.alive)
+        ):
             self.rejected, self._again_s = heads, RESTART_S
             return ""
         self.manifest.proof_ms = round(
@@ -179,7 +186,7 @@ class Watchdog:
             who = [(NO_RANK - n, pid) for n, pid in enumerate(others)]
         if who:
             seconds = time.monotonic() - self.begun
-            self._samples += self._stacks.take(who, seconds)
+            self._samples += self._looks.take(who, seconds)
 
     def stacks(self) -> list[StackSample]:
         """The last stack of each rank whose stack was taken, by rank."""
@@ -190,8 +197,8 @@ class Watchdog:
         """Write the manifest, stacks and sources, after all processes have ended."""
         manifest, folder = self.manifest, self.folder
         manifest.seconds = round(time.monotonic() - self.begun, 2)
-        if self._stacks.remark and self._samples:
-            manifest.remarks.append(self._stacks.remark)
+        if self._looks.remark and self._samples:
+            manifest.remarks.append(self._looks.remark)
         manifest.remarks.extend(_failures(folder))
         record.clear(folder)
         trim_record(folder)
@@ -206,8 +213,8 @@ class Watchdog:
 class _Watch:
     """Samples stacks of ranks that others wait for, to tell slow from stuck ones."""
 
-    def __init__(self, stacks: StackTaker) -> None:
-        self._stacks = stacks
+    def __init__(self, looks: Looks) -> None:
+        self._looks = looks
         self._by_pid: dict[int, list[StackSample]] = {}
         self._traffic: dict[int, int] = {}
         self._next = 0.0
@@ -235,7 +242,7 @@ class _Watch:
         self._next = now + LOOK_EVERY_S
         who = [(rank.rank, rank.pid) for rank in silent]
         talking = {rank.pid for rank in silent if rank.negotiates}
-        for sample in self._stacks.take(who, time.monotonic() - begun):
+        for sample in self._looks.take(who, time.monotonic() - begun):
             earlier = self._by_pid.setdefault(sample.pid, [])
             if earlier and not _alike(earlier[-1], sample, threads=threads):
                 earlier.clear()
@@ -246,14 +253,12 @@ class _Watch:
 
     def _reads_or_writes(self, pid: int) -> bool:
         """Whether the process moved data since the last look: then it is at work."""
-        try:
-            counters = psutil.Process(pid).io_counters()
-        except (psutil.Error, AttributeError):
+        traffic = self._looks.traffic(pid)
+        if traffic is None:
             return False
-        traffic = counters.read_chars + counters.write_chars
         moved = traffic - self._traffic.get(pid, 0)
         self._traffic[pid] = traffic
-        return bool(moved > _IDLE_BYTES)
+        return moved > _IDLE_BYTES
 
     def is_stuck(self, at_least: int = 1) -> bool:
         """Whether at least so many ranks have not moved for too long."""

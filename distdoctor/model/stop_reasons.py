@@ -20,6 +20,7 @@ class Stop(StrEnum):
     INTERRUPTED = "interrupted"
     TIMEOUT = "timeout"
     FAILED = "failed"
+    NODE_LOST = "node lost"
 
 
 STANDSTILLS = frozenset({Stop.DEADLOCK, Stop.REFUSED, Stop.STUCK})

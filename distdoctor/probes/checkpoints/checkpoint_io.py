@@ -7,7 +7,6 @@ torch has no hook for these, so its functions are replaced, and `os.replace` and
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from distdoctor.model.observations.checkpoints import Moved, Opened, Stored, Storing
+from distdoctor.probes import shared_clock
 from distdoctor.probes.amp import grad_scalers
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.checkpoints import restored_state
@@ -52,7 +52,7 @@ def _watch_safetensors(module: ModuleType) -> None:
 
 
 def _save(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    began = time.monotonic_ns()
+    began = shared_clock.now_ns()
     if KEEPER.on:
         KEEPER.changes(_target(args, kwargs, 1)[1])
     _storing(began, args, kwargs)
@@ -62,7 +62,7 @@ def _save(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _load(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    began = time.monotonic_ns()
+    began = shared_clock.now_ns()
     try:
         result = made(*args, **kwargs)
     except Exception as error:
@@ -117,7 +117,7 @@ def _stored(began: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     thing, file = _written_whole(args, kwargs)
     if not file or _is_enough():
         return
-    ended = time.monotonic_ns()
+    ended = shared_clock.now_ns()
     _written.add(file)
     contents = Contents(thing, printed=True)
     RECORDER.observe(
@@ -145,7 +145,7 @@ def _opened(
     contents = Contents(result)
     if contents.parts:
         restored_state.loaded(contents.names)
-    ended = time.monotonic_ns()
+    ended = shared_clock.now_ns()
     RECORDER.observe(
         Opened(
             file=file,
@@ -170,7 +170,7 @@ def _moved(source: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     file = file_of(args[1] if len(args) > 1 else kwargs.get("dst"))
     _written.discard(source)
     _written.add(file)
-    ended = time.monotonic_ns()
+    ended = shared_clock.now_ns()
     RECORDER.observe(Moved(source=source, file=file, ended_ns=ended), call_site(1))
 
 

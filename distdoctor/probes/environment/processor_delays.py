@@ -6,10 +6,10 @@ late that makes them says nothing about the job.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from distdoctor.model.observations.environment import Delayed
+from distdoctor.probes import shared_clock
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -40,13 +40,13 @@ class Delays:
 
     def stepped(self) -> None:
         """Called after an optimizer step."""
-        if self._samples and time.monotonic_ns() >= self._next_ns:
+        if self._samples and shared_clock.now_ns() >= self._next_ns:
             self.look()
 
     @harmless
     def look(self) -> None:
         """Take a sample of the scheduling delay."""
-        now_ns = time.monotonic_ns()
+        now_ns = shared_clock.now_ns()
         self._samples.append((now_ns // 1_000_000, _delay_ns() // 1_000_000))
         if len(self._samples) > _MOST:
             del self._samples[1::2]

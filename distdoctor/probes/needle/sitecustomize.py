@@ -43,6 +43,14 @@ def _load() -> None:
     from distdoctor.probes import own_imports
 
     with own_imports.at_start():
+        if os.environ.get("DISTDOCTOR_HEAD"):  # a job over several nodes
+            from distdoctor.probes import node_entry
+
+            try:
+                node_entry.enter()
+            except BaseException:
+                os.environ.pop("DISTDOCTOR_RUN")  # nor in what this process starts
+                raise
         from distdoctor.probes import boot
 
         boot.start()

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from distdoctor.journal.folder import StackFrame, StackSample
+from distdoctor.launch.process_looks import Looks
 from distdoctor.launch.progress import RankProgress
-from distdoctor.launch.stacks import StackTaker
 from distdoctor.launch.watchdog import DEAD_AFTER_S, LOOK_EVERY_S, STUCK_AFTER_S, _Watch
 
 DRAW, MAIN = StackFrame("t.py", 20, "draw"), StackFrame("t.py", 56, "main")
@@ -49,7 +49,7 @@ class Silent:
 
 
 def is_stuck(looks: Sequence[Look], *, threads: bool) -> bool:
-    watch = _Watch(cast("StackTaker", Taker(looks)))
+    watch = _Watch(cast("Looks", Taker(looks)))
     for n in range(len(looks)):
         now = n * (LOOK_EVERY_S + 0.01)
         watch.look([cast("RankProgress", Silent())], now, 0.0, threads=threads)
@@ -100,6 +100,6 @@ def sample(seconds: float, cpu: float, *, holds_gil: bool = True) -> StackSample
 def test_who_holds_the_interpreters_lock_and_does_nothing_is_dead(
     taken: list[StackSample], dead: bool
 ) -> None:
-    watch = _Watch(cast("StackTaker", Taker([])))
+    watch = _Watch(cast("Looks", Taker([])))
     watch._by_pid[7] = taken
     assert watch.is_dead() is dead

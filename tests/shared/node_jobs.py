@@ -1,0 +1,84 @@
+"""A job over two hosts under watch: started on the first, and joined on the second."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from two_hosts import Host
+
+Hosts = tuple[Host, Host]
+
+TOKEN = "0123456789abcdef" * 4
+PORT = 4711
+LIMIT_S = 240.0
+LOST_S = 45.0  # a side waits 10, and then ends what it has
+
+
+def our(command: str) -> list[str]:
+    """A command of ours."""
+    return [sys.executable, "-m", "distdoctor", command]
+
+
+def torchrun(hosts: Hosts, node: int, ranks: int, *script: str) -> list[str]:
+    """What starts a script's ranks on one of the nodes."""
+    meeting = ["--master-addr", hosts[0].address, "--master-port", "29511"]
+    place = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", str(ranks)]
+    return [sys.executable, "-m", "torch.distributed.run", *place, *meeting, *script]
+
+
+class NodesCheck:
+    """A check that has been started on the first host, and joined on the second."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        folder: Path,
+        *script: str,
+        ranks: int,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.report = folder / "report.json"
+        self.joined = hosts[1].start(
+            [
+                *our("join"),
+                f"{hosts[0].address}:{PORT}",
+                *("--", *torchrun(hosts, 1, ranks // 2, *script)),
+            ],
+            DISTDOCTOR_TOKEN=TOKEN,
+        )
+        report = ["--format", "json", "--output", str(self.report), "--budget", "200"]
+        self.head = hosts[0].start(
+            [
+                *our("check"),
+                *(
+                    *report,
+                    *options,
+                    "--nodes",
+                    "2",
+                    "--listen",
+                    f"{hosts[0].address}:{PORT}",
+                ),
+                *("--", *torchrun(hosts, 0, ranks - ranks // 2, *script)),
+            ],
+            DISTDOCTOR_TOKEN=TOKEN,
+        )
+
+    def outcome(self, limit_s: float = LIMIT_S) -> tuple[int, dict[str, Any], str]:
+        """Exit status of the head, its report, and what was printed on both."""
+        try:
+            said, _ = self.head.communicate(timeout=limit_s)
+            more, _ = self.joined.communicate(timeout=LOST_S)
+        finally:
+            self.close()
+        report = json.loads(self.report.read_text()) if self.report.exists() else {}
+        return self.head.returncode, report, f"{said}\n--- joined:\n{more}"
+
+    def close(self) -> None:
+        """End what is left of both sides."""
+        for side in (self.head, self.joined):
+            side.kill()
+            side.wait()
+            if side.stdout is not None:
+                side.stdout.close()

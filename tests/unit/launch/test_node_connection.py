@@ -1,0 +1,190 @@
+"""The head and its nodes: who is let in, what is taken, and who is lost."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distdoctor.errors import LaunchRefused
+from distdoctor.journal.folder import StackSample
+from distdoctor.journal.format import RECORD_BYTES, RecordKind
+from distdoctor.journal.layout import EXITS_FILE
+from distdoctor.journal.private_files import append_line
+from distdoctor.journal.reader import JournalReader
+from distdoctor.journal.writer import JournalWriter
+from distdoctor.launch import node_agent, node_head
+from distdoctor.launch.node_agent import NodeAgent
+from distdoctor.launch.node_head import FIRST_OF_NODES, NodeHead
+from distdoctor.launch.node_messages import from_head, from_node
+from distdoctor.launch.node_sockets import HeadSocket, NodeSocket, new_token
+from distdoctor.launch.passed_variables import passing_on
+
+TOKEN = new_token()
+SMALL = 4096 + 8192 + 64 * RECORD_BYTES
+SOON_S = 10.0
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(mode=0o700)
+    there.mkdir(mode=0o700)
+    return here, there
+
+
+@pytest.fixture
+def socket() -> HeadSocket:
+    return HeadSocket("127.0.0.1", 0, TOKEN)
+
+
+@pytest.fixture
+def head(socket: HeadSocket, folders: tuple[Path, Path]) -> Iterator[NodeHead]:
+    head = NodeHead(socket, folders[1], {"A": "1"})
+    yield head
+    head.close()
+
+
+@pytest.fixture
+def agent(socket: HeadSocket, folders: tuple[Path, Path]) -> Iterator[NodeAgent]:
+    node = NodeAgent(NodeSocket(f"127.0.0.1:{socket.port}", TOKEN), folders[0])
+    yield node
+    node.close()
+
+
+def until(agent: NodeAgent, holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        agent.step()
+        if holds():
+            return True
+    return False
+
+
+def test_what_a_rank_writes_comes_to_the_head(
+    head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    here, there = folders
+    writer = JournalWriter(here, 3, 4, SMALL)
+    writer.put(RecordKind.ENTER, 5, 1, 1, site=writer.intern("t.py\n1\nmain"))
+    append_line(here / EXITS_FILE, json.dumps({"pid": 7, "status": 0}))
+    welcome = agent.meet(SOON_S)
+    assert welcome.variables == {"A": "1"}
+    assert abs(welcome.ahead_ns) < 50_000_000  # the clock is the same
+    path = there / "rank-3.0.journal"
+    assert until(agent, lambda: path.exists() and JournalReader(path).head() == 1)
+    reader = JournalReader(path)
+    assert reader.string(int(reader.poll()["site"][0])) == "t.py\n1\nmain"
+    pid = reader.header().pid
+    assert pid >= FIRST_OF_NODES
+    assert until(agent, lambda: head.state(pid)[1] is not None)
+    assert head.lives(pid)
+    agent.finish(SOON_S)
+    assert until(agent, head.is_quiet)
+    assert not head.lives(pid)
+    assert (there / EXITS_FILE).exists()
+
+
+def test_the_head_asks_for_stacks_and_for_the_end(
+    head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    path = folders[1] / "rank-0.0.journal"
+    assert until(agent, path.exists)
+    pid = JournalReader(path).header().pid
+    asked = ProcessAsked(head, pid)
+    assert until(agent, asked.is_answered)
+    assert {sample.pid for sample in asked.samples} <= {pid}
+    head.ask_to_end()
+    assert until(agent, lambda: agent.ends)
+
+
+class ProcessAsked:
+    """Asks for the stack of a process from another thread."""
+
+    def __init__(self, head: NodeHead, pid: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._answer = ThreadPoolExecutor(1).submit(head.take, [(0, pid)], 0.0)
+
+    def is_answered(self) -> bool:
+        """Whether it has come."""
+        return self._answer.done()
+
+    @property
+    def samples(self) -> list[StackSample]:
+        """What has come."""
+        return self._answer.result()[0]
+
+
+@pytest.mark.usefixtures("head")
+def test_who_has_another_token_is_not_heard(
+    socket: HeadSocket, folders: tuple[Path, Path]
+) -> None:
+    node = NodeAgent(NodeSocket(f"127.0.0.1:{socket.port}", new_token()), folders[0])
+    with pytest.raises(LaunchRefused, match="did not answer"):
+        node.meet(1.5)
+    node.close()
+
+
+def test_a_token_that_can_be_guessed_is_refused() -> None:
+    with pytest.raises(LaunchRefused, match="random letters"):
+        NodeSocket("127.0.0.1:1", "secret")
+
+
+def test_an_address_of_another_machine_cannot_be_listened_at() -> None:
+    with pytest.raises(LaunchRefused, match="--listen"):
+        HeadSocket("192.0.2.1", 0, TOKEN)
+
+
+def test_a_node_of_which_nothing_is_heard_is_lost(
+    head: NodeHead,
+    agent: NodeAgent,
+    folders: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_head, "LOST_S", 0.5)
+    JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    path = folders[1] / "rank-0.0.journal"
+    assert until(agent, path.exists)
+    end = time.monotonic() + SOON_S
+    while not head.lost() and time.monotonic() < end:
+        time.sleep(0.05)
+    ((host, (why, pids)),) = head.lost().items()
+    assert host == os.uname().nodename
+    assert "nothing was heard" in why
+    assert pids == [JournalReader(path).header().pid]
+    assert head.lives(pids[0])  # nobody can tell
+
+
+def test_a_head_of_which_nothing_is_heard_is_lost(
+    head: NodeHead, agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.meet(SOON_S)
+    assert not agent.lost
+    monkeypatch.setattr(node_agent, "LOST_S", 0.2)
+    head._closing.set()
+    time.sleep(0.5)
+    assert agent.lost
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_message_are_told_so(data: bytes) -> None:
+    for read in (from_node, from_head):
+        try:
+            read(data)
+        except ValueError:
+            continue
+
+
+def test_variables_pass_through_launchers() -> None:
+    assert passing_on(["srun", "-n", "2", "t.py"], ["A"]) == ["srun", "-n", "2", "t.py"]
+    assert passing_on(["srun", "--export=NONE"], ["A"]) == ["srun", "--export=A"]
+    assert passing_on(["torchrun", "t.py"], ["A"]) == ["torchrun", "t.py"]
