@@ -15,6 +15,7 @@ from distdoctor.analysis.comparison.reference_runs import departures
 from distdoctor.analysis.comparison.repeated_runs import repeated
 from distdoctor.analysis.comparison.resumed_runs import cut, resumed
 from distdoctor.analysis.comparison.traces import steps_of
+from distdoctor.analysis.comparison.weight_averages import meet_again
 from distdoctor.errors import JournalUnreadable, MissingEvidence
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble
@@ -199,6 +200,7 @@ class _Series:
             groups,
             exchanged=exchanged_rounding(whole),
             told=self._plan.places,
+            meet_again=meet_again(whole),
         )
 
     def _values(self, plan: Plan) -> dict[int, list[StepValues]]:

@@ -24,7 +24,11 @@ from distdoctor.analysis.comparison.comparability import (
 from distdoctor.analysis.comparison.forward_passes import forward_compared
 from distdoctor.analysis.comparison.losses import losses_compared
 from distdoctor.analysis.comparison.shard_places import Cut, Wholes
-from distdoctor.analysis.comparison.tensor_parts import BEHIND_BACKWARD, Part, Parts
+from distdoctor.analysis.comparison.tensor_parts import (
+    BEHIND_BACKWARD,
+    TensorPart,
+    TensorParts,
+)
 from distdoctor.analysis.comparison.told_places import ToldPlace, told_place
 from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
@@ -58,6 +62,7 @@ def departures(
     *,
     exchanged: float = 0.0,
     told: Sequence[ToldPlace] = (),
+    meet_again: bool = False,
 ) -> tuple[Compared, list[Told]]:
     """What came of comparing a job with its reference.
 
@@ -69,6 +74,7 @@ def departures(
         exchanged: The spacing of numbers at 1.0 in the coarsest dtype that ranks of the
             job sent, if that is less than single precision.
         told: Where tensors of ranks lie, as far as the user says so.
+        meet_again: Ranks had other weights than each other, and later the same.
 
     Returns:
         How far they were compared, and for the first step in which they part, each
@@ -76,7 +82,15 @@ def departures(
         what came of comparing its forward and backward passes and losses.
     """
     try:
-        return _Comparison(ranks, reference, moved, groups, exchanged, told).result()
+        comparison = _Comparison(ranks, reference, moved, groups, exchanged, told)
+        compared, found = comparison.result()
+        if found and meet_again:
+            raise Incomparable(
+                "ranks have weights of their own for some steps, and then the same "
+                "again: they average weights and not gradients, which is meant to "
+                "give others than one rank has"
+            )
+        return compared, found
     except Incomparable as problem:
         return Compared(rank=min(ranks, default=0), how=REFERENCE, why=str(problem)), []
 
@@ -197,7 +211,7 @@ class _Comparison:
     def _departed(self, step: _Step) -> Iterator[Told]:
         """What departs in a step, and what led to it."""
         both = step.ranks, step.reference, step.moved
-        every = Parts(*both, self._places, self._groups, self._exchanged)
+        every = TensorParts(*both, self._places, self._groups, self._exchanged)
         # Weights come first: they are what the step before has made.
         for what in (WEIGHTS, GRADIENTS) if step.number > 1 else (GRADIENTS,):
             parts = [*every.of(what)]
@@ -211,7 +225,12 @@ class _Comparison:
         self._left_out |= every.left_out
 
     def _told(
-        self, step: _Step, what: str, one: Part, parts: Sequence[Part], every: Parts
+        self,
+        step: _Step,
+        what: str,
+        one: TensorPart,
+        parts: Sequence[TensorPart],
+        every: TensorParts,
     ) -> Departed:
         kind, factor, among = every.pattern(one, parts)
         own = step.ranks[one.rank]
@@ -232,14 +251,14 @@ class _Comparison:
             stepped=step_text(own.line) if own.line else "",
         )
 
-    def _is_as_before(self, step: _Step, one: Part) -> bool:
+    def _is_as_before(self, step: _Step, one: TensorPart) -> bool:
         before = self._ranks[one.rank][step.number - 2].weights.get(one.name)
         return before is not None and np.array_equal(one.mine, before)
 
     # --- what led to it ---
 
     def _ways(
-        self, step: _Step, departed: Sequence[Part], every: Parts
+        self, step: _Step, departed: Sequence[TensorPart], every: TensorParts
     ) -> Iterator[Told]:
         """What came before gradients that depart."""
         both = step.ranks, step.reference, step.moved
@@ -275,7 +294,9 @@ class _Comparison:
             kind == TIMES and any(abs(factor - size) < 1e-3 for size in sizes)
         )
 
-    def _right_behind(self, rank: int, step: _Step, departed: Sequence[Part]) -> str:
+    def _right_behind(
+        self, rank: int, step: _Step, departed: Sequence[TensorPart]
+    ) -> str:
         """The module up to which all gradients depart, and behind which none does."""
         outputs = step.ranks[rank].outputs
         order = {one.name: n for n, one in enumerate(outputs)}

@@ -24,7 +24,7 @@ BEHIND_BACKWARD = "behind backward"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A rank's part of a tensor in a step, and what the reference has there."""
 
     rank: int
@@ -49,7 +49,7 @@ class Part:
         return self.excess >= LEAST_EXCESS
 
 
-class Parts:
+class TensorParts:
     """All parts that ranks of a job have of tensors in a step.
 
     Args:
@@ -76,7 +76,7 @@ class Parts:
         self.left_out: dict[str, None] = {}
         """Names of parameters that could not be compared."""
 
-    def of(self, what: str) -> Iterator[Part]:
+    def of(self, what: str) -> Iterator[TensorPart]:
         """All parts of weights, of gradients, or of those behind the backward pass."""
         wholes = _tensors(self._reference, what)
         others = _tensors(self._moved, what)
@@ -112,7 +112,9 @@ class Parts:
                 if what != WEIGHTS and self._exchanged:
                     largest = float(np.abs(whole).max(initial=0.0))
                     allowed = max(allowed, self._exchanged * largest)
-                yield Part(rank, name, place, here.astype(np.float64), theirs, allowed)
+                yield TensorPart(
+                    rank, name, place, here.astype(np.float64), theirs, allowed
+                )
 
     def _reduced(
         self, what: str, name: str, reduce_op: str, ranks: tuple[int, ...]
@@ -130,7 +132,7 @@ class Parts:
         return total / len(ranks) if reduce_op == "avg" else total
 
     def pattern(
-        self, one: Part, parts: Sequence[Part]
+        self, one: TensorPart, parts: Sequence[TensorPart]
     ) -> tuple[str, float, tuple[int, ...]]:
         """What a part is of what it is to be: its kind, a factor, and a group."""
         if not np.isfinite(one.mine).all() or not np.isfinite(one.theirs).all():

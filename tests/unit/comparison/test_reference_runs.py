@@ -175,6 +175,17 @@ def test_weights_that_another_rank_steps_are_compared_and_their_gradients_not() 
     assert "as before the step" in in_words(found)
 
 
+def test_ranks_that_average_weights_on_purpose_are_not_judged() -> None:
+    whole = reference()
+    ranks = {
+        rank: [gradient(cut(one, rank), norm=random(3, seed=rank)) for one in whole]
+        for rank in (0, 1)
+    }
+    result, found = departures(ranks, whole, moved(whole), [(0, 1)], meet_again=True)
+    assert not found
+    assert "they average weights and not gradients" in result.why
+
+
 def outputs(*names: str) -> tuple[ModuleOutput, ...]:
     return tuple(ModuleOutput(name) for name in names)
 
