@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distdoctor.analysis.comparison.bounds import exchanged_rounding
+from distdoctor.analysis.comparison.local_sgd import meet_again
 from distdoctor.analysis.comparison.reference_runs import departures
 from distdoctor.analysis.comparison.repeated_runs import repeated
 from distdoctor.analysis.comparison.resumed_runs import cut, resumed
 from distdoctor.analysis.comparison.traces import steps_of
-from distdoctor.analysis.comparison.weight_averages import meet_again
 from distdoctor.errors import JournalUnreadable, MissingEvidence
 from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdoctor.analysis.comparison.weight_averages import meet_again
+from distdoctor.analysis.comparison.local_sgd import meet_again
 from distdoctor.model.observations.replicas import Trail
 from distdoctor.model.run import Run
 
