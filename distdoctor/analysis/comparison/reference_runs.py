@@ -182,20 +182,37 @@ class _Comparison:
         ]
 
     def _locate(self) -> None:
-        wholes = Wholes(self._reference[0].weights)
         for rank, steps in self._ranks.items():
-            self._places[rank] = found = self._placed(wholes, rank, steps[0].weights)
-            for name, part in steps[0].weights.items():
-                if part.size and name not in found:
-                    self._left_out.setdefault(name)
+            self._places[rank] = found = self._all_placed(rank, steps)
             size = sum(part.size for part in steps[0].weights.values())
-            placed = sum(steps[0].weights[name].size for name in found)
+            placed = sum(
+                part.size for name, part in steps[0].weights.items() if name in found
+            )
             if placed < _LEAST_PLACED * size:
+                nowhere = steps[0].weights.keys() - found.keys()
                 raise Incomparable(
                     f"rank {rank} begins with other weights than the reference: "
-                    f"{len(steps[0].weights) - len(found)} of "
-                    f"{len(steps[0].weights)} parameters are no part of any there"
+                    f"{len(nowhere)} of {len(steps[0].weights)} parameters are no "
+                    "part of any there"
                 )
+
+    def _all_placed(self, rank: int, steps: Sequence[StepValues]) -> dict[str, Cut]:
+        """Where tensors of a rank lie, by what they begin with.
+
+        That is before the first step, or, of models that another optimizer trains,
+        before the first in which they were seen.
+        """
+        found: dict[str, Cut] = {}
+        seen: set[str] = set()
+        for own, reference in zip(steps, self._reference, strict=False):
+            new = {name: part for name, part in own.weights.items() if name not in seen}
+            if new:
+                found |= self._placed(Wholes(reference.weights), rank, new)
+                seen |= new.keys()
+            for name, part in new.items():
+                if part.size and name not in found:
+                    self._left_out.setdefault(name)
+        return found
 
     def _placed(
         self, wholes: Wholes, rank: int, parts: Mapping[str, Values]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,10 @@ class Cut:
             len(axis) == size and bool((axis == np.arange(size)).all())
             for axis, size in zip(self.axes, self.whole, strict=True)
         )
+
+    def fits(self, whole: Values) -> bool:
+        """Whether a tensor has the size of the whole."""
+        return whole.size == prod(self.whole)
 
     def of(self, whole: Values) -> Values:
         """What the part is to be if the whole is this; 0 where it was filled up."""

@@ -87,7 +87,7 @@ class TensorParts:
                 if what != WEIGHTS and name not in own.held:
                     continue  # another rank's optimizer has it, or none
                 whole, other = wholes.get(place.name), others.get(place.name)
-                if whole is None or other is None:
+                if whole is None or other is None or not place.fits(whole):
                     continue
                 theirs = place.of(whole).astype(np.float64)
                 here = mine.get(name)

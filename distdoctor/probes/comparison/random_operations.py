@@ -33,6 +33,16 @@ class RandomOperations(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Called for each operation, with what `func` is given."""
+        named = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.drew = True
-        return func(*args, **(kwargs or {}))
+            self.drew = self.drew or _probability(func, args, named) != 0
+        return func(*args, **named)
+
+
+def _probability(func: Any, args: Any, named: Any) -> Any:
+    """The share that an operation drops, such as of attention; None: it has none."""
+    for n, argument in enumerate(func._schema.arguments):
+        if argument.name in {"p", "dropout_p", "dropout"}:
+            default = argument.default_value
+            return args[n] if n < len(args) else named.get(argument.name, default)
+    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,23 +30,19 @@ from distdoctor.probes.comparison.arrays import array_of
 from distdoctor.probes.comparison.forward_hooks import tell, tensors_in
 from distdoctor.probes.comparison.given_outputs import GivenOutputs, is_for_shapes
 from distdoctor.probes.comparison.lossy_hooks import lossy_hooks
+from distdoctor.probes.comparison.model_names import ModelNames
 from distdoctor.probes.comparison.random_operations import RandomOperations
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replicas import registrations, trained_models
+from distdoctor.probes.replicas import trained_models
 
 _MOST_STEPS = 4
 _MOST_BYTES = 256 << 20  # of a process
 _MOST_GIVEN_BYTES = 32 << 20  # between two steps
 _MOST_STEPS_WITH_OUTPUTS = 2  # later ones have other weights where the first departed
-
-_OF_WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod"} | {
-    "_checkpoint_wrapped_module"
-}
-"""Parts of parameters' names that are no part of the user's."""
 
 
 class WrittenValues:
@@ -60,6 +56,7 @@ class WrittenValues:
         self._for_shapes = False
         self._operations: RandomOperations | None = None
         self._outputs = GivenOutputs()
+        self._names = ModelNames()
         self._begin()
 
     def _begin(self) -> None:
@@ -174,7 +171,7 @@ class WrittenValues:
     @harmless
     def _write(self, optimizer: Any) -> None:
         held = [one for group in optimizer.param_groups for one in group["params"]]
-        names, lines = _named(held)
+        names, lines = self._names.parameters(held)
         arrays: dict[str, Any] = {}
         precision: dict[str, float] = {}
         partial: dict[str, Any] = {}
@@ -188,7 +185,7 @@ class WrittenValues:
             if one.grad is not None and (left := _still_to_reduce(one.grad)):
                 partial[name] = left
         # Others share the work with this optimizer: their weights matter, too.
-        for name, one in _not_held(held):
+        for name, one in self._names.others(held):
             array = array_of(one)
             if array is not None and f"{WEIGHT}/{name}" not in arrays:
                 arrays[f"{WEIGHT}/{name}"] = array
@@ -202,7 +199,7 @@ class WrittenValues:
             arrays = {}
         elif self._given_bytes <= _MOST_GIVEN_BYTES:
             arrays |= self._given
-        outputs, kept = _outputs(held, self._outputs)
+        outputs, kept = _outputs(self._names.modules(held), self._outputs)
         for name, one in zip(names, held, strict=True):
             if id(one) in self._outputs.gradients:
                 kept[f"{BEHIND_BACKWARD}/{name}"] = self._outputs.gradients[id(one)]
@@ -238,47 +235,10 @@ def _rank() -> int:
     return int(told) if told.isdigit() else 0
 
 
-def _named(held: list[torch.Tensor]) -> tuple[list[str], dict[str, str]]:
-    """Names of parameters, without those of wrappers, and the lines that made them."""
-    names: dict[int, str] = {}
-    lines: dict[str, str] = {}
-    for model in trained_models.holding(held):
-        module = model.module
-        if module is None:
-            continue
-        prefix = f"model {model.number}." if names else ""
-        for number, name in model.named().items():
-            names.setdefault(number, prefix + _own(name))
-        for name, line in registrations.lines_of(module).items():
-            lines.setdefault(prefix + _own(name), line)
-    return [names.get(id(one), f"? {at}") for at, one in enumerate(held)], lines
-
-
-def _not_held(held: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters of the same models that the optimizer does not hold, and names."""
-    numbers = set(map(id, held))
-    first = True
-    for model in trained_models.holding(held):
-        if model.module is None:
-            continue
-        prefix = "" if first else f"model {model.number}."
-        first = False
-        for name, parameter in model.module.named_parameters():
-            if id(parameter) not in numbers:
-                yield prefix + _own(name), parameter
-
-
 def _outputs(
-    held: list[torch.Tensor], seen: GivenOutputs
+    names: Mapping[int, str], seen: GivenOutputs
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What modules gave, in order, and the arrays by name."""
-    names: dict[int, str] = {}
-    for model in trained_models.holding(held):
-        if model.module is None:
-            continue
-        prefix = f"model {model.number}." if names else ""
-        for name, module in model.module.named_modules():
-            names.setdefault(id(module), prefix + _own(name))
     told: list[dict[str, Any]] = []
     arrays: dict[str, Any] = {}
     for one in seen.outputs():
@@ -290,10 +250,6 @@ def _outputs(
         for n, array in enumerate(one.arrays):
             arrays[f"{OUTPUT}/{at}/{n}"] = array
     return told, arrays
-
-
-def _own(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _OF_WRAPPERS)
 
 
 def _still_to_reduce(gradient: torch.Tensor) -> tuple[str, list[int]] | None:

@@ -186,6 +186,26 @@ def test_ranks_that_average_weights_on_purpose_are_not_judged() -> None:
     assert "they average weights and not gradients" in result.why
 
 
+def test_models_of_several_optimizers_are_placed_when_they_are_first_seen() -> None:
+    """As of a GAN: each step has the tensors of one of two models."""
+    other = {"critic": random(5, 4, seed=33)}
+    whole = reference()
+    whole[1] = replace(
+        whole[1], weights=other, gradients=other, held=frozenset(other), precision={}
+    )
+    ranks = {
+        0: whole,
+        1: [whole[0], replace(whole[1], gradients={"critic": other["critic"] * 2})],
+    }
+    result, found = departures(ranks, whole, moved(whole), [(0, 1)])
+    assert result.steps == 2
+    assert [
+        (one.rank, one.step, one.name, one.factor)
+        for one in found
+        if isinstance(one, Departed)
+    ] == [(1, 2, "critic", 2.0)]
+
+
 def outputs(*names: str) -> tuple[ModuleOutput, ...]:
     return tuple(ModuleOutput(name) for name in names)
 
