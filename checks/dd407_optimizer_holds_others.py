@@ -27,6 +27,11 @@ The optimizer was made of a model that is not the one that is trained:
            | gradients(step=2,weights=7,prints=0,passes=1)
            | forgotten(names=b,step=8)  exit=0
 
+Each rank has two stages of a pipeline, and its optimizer holds those of the first:
+
+    rank 0 | holds(names=stage0.w,sizes=4)@t.py:5  forgotten(names=stage2.w,step=4)
+    rank 1 | holds(names=stage1.w,sizes=4)@t.py:5  forgotten(names=stage3.w,step=4)
+
 Its groups are generators that a log line has gone through, and it holds nothing:
 
     rank 0 | holds(kind=AdamW)@t.py:5  gradients(step=1,passes=1)
@@ -83,6 +88,7 @@ from distdoctor.analysis.optimizer_step.held_parameters import (
     chosen_at,
     held,
     missed,
+    without_stages,
 )
 from distdoctor.model.events import Event
 from distdoctor.model.findings import Certainty, Finding, Severity
@@ -102,7 +108,8 @@ def examine(run: Run) -> Iterator[Finding]:
     alike: dict[tuple[tuple[str, ...], bool], list[Missed]] = {}
     for rank in run.seen:
         for one in missed(run, rank):
-            alike.setdefault((one.names, one.idle is not None), []).append(one)
+            key = without_stages(one.names), one.idle is not None
+            alike.setdefault(key, []).append(one)
     for found in alike.values():
         yield _finding(run, found)
     require_whole(run)
@@ -112,8 +119,11 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
     one = found[0]
     ranks = tuple(sorted({each.event.rank for each in found}))
     everyone = set(ranks) == set(run.seen)
+    names = one.names
+    if any(each.names != names for each in found):
+        names = without_stages(names)
     message = (
-        f"{len(one.names)} parameters ({some(one.names)}) get gradients on "
+        f"{len(names)} parameters ({some(names)}) get gradients on "
         f"{named(ranks)}, and no optimizer holds them at step {one.event.step}"
     )
     every = held(run, one.event.rank)
@@ -149,5 +159,5 @@ def _finding(run: Run, found: list[Missed]) -> Finding:
         ),
         certainty=Certainty.PROVED if proved else Certainty.LIKELY,
         severity=None if proved or empty else Severity.WARNING,
-        details={"parameters": list(one.names)},
+        details={"parameters": list(names)},
     )

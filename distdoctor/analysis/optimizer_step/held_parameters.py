@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ from distdoctor.model.run import Run
 
 STRANGER = "?"
 """Name of a parameter that no model holds."""
+
+_STAGE = re.compile(r"^stage\d+\.")
 
 WHOLE = 65_536
 """Elements up to which a tensor was looked at whole; of larger ones, some were."""
@@ -112,6 +115,15 @@ class Missed:
     names: tuple[str, ...]
     idle: HeldParameters | None
     idle_names: tuple[str, ...]
+
+
+def without_stages(names: Iterable[str]) -> tuple[str, ...]:
+    """Names without the number of the pipeline's stage, which ranks do not share.
+
+    >>> without_stages(["stage2.mlp.weight", "head.weight"])
+    ('mlp.weight', 'head.weight')
+    """
+    return tuple(_STAGE.sub("", name) for name in names)
 
 
 def missed(run: Run, rank: int) -> Iterator[Missed]:

@@ -225,8 +225,22 @@ def _watch_meshes(mesh: Any) -> None:
         mesh.device_type = property(device_type)
 
 
+def _copied_to_cpu(
+    made: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """What is on the CPU already is copied only if it is not asked to be moved there.
+
+    Else torch reads what it gathered when that is freed: a segmentation fault.
+    """
+    made(self, *args, **kwargs)
+    self.offload_to_cpu = False
+
+
 def watch_fsdp(module: ModuleType) -> None:
     """Wrap FSDP, right after `import torch.distributed.fsdp`."""
+    config = getattr(module, "FullStateDictConfig", None)
+    if config is not None:
+        replace(config, "__init__", _copied_to_cpu)
     wrapper = getattr(module, "FullyShardedDataParallel", None)
     if wrapper is None:
         return

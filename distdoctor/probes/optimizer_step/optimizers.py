@@ -24,7 +24,11 @@ from distdoctor.probes.live_objects import living
 from distdoctor.probes.patching import traced_as
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replicas import late_parameters, trained_models
+from distdoctor.probes.replicas import (
+    late_parameters,
+    pipeline_stages,
+    trained_models,
+)
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -220,8 +224,10 @@ def names_of(parameters: Sequence[Tensor]) -> list[str]:
     """The names of parameters in their models."""
     found = trained_models.holding(parameters)
     names: dict[int, str] = {}
+    stages = pipeline_stages.prefixes()
     for model in found:
         prefix = f"{type(model.module).__name__}." if len(found) > 1 else ""
+        prefix = stages.get(id(model.module), prefix)
         for number, name in model.named().items():
             names.setdefault(number, prefix + name)
     return [names.get(id(parameter), STRANGER) for parameter in parameters]
