@@ -286,7 +286,18 @@ def _restore(environment: Mapping[str, str]) -> None:
     with contextlib.suppress(ImportError):  # as each process begins
         backup = importlib.import_module("distdoctor.probes.comparison.file_backup")
         backup.keep_files()
+    _bring_in()
     _forget()
+
+
+def _bring_in() -> None:
+    """Put in place probes that only some runs have, and that need torch."""
+    with contextlib.suppress(ImportError, AttributeError):
+        registry = importlib.import_module("distdoctor.probes.registry")
+        for entry in registry.ENTRIES:
+            late = entry.stage > registry.TORCH or entry in registry._active
+            if not late and entry.is_wanted():
+                registry._bring_in(entry)
 
 
 def _forget() -> None:

@@ -1,4 +1,7 @@
-"""The reference jobs are well; some are started as a user does."""
+"""The reference jobs are well; some are started as a user does.
+
+Those of systems of parallelism are checked in `test_systems.py`.
+"""
 
 from pathlib import Path
 
@@ -7,6 +10,7 @@ from by_rule.running import Runner
 from launchers import command_of, skip_without
 from programs import ROOT
 from real_runs import check, check_forked, findings_of
+from systems import systems
 
 JOBS = [
     ("ddp_training.py", "--epochs 2 --workers 0"),
@@ -69,4 +73,5 @@ def test_training_with_horovod_is_well_and_so_is_its_resumption(tmp_path: Path) 
 def test_every_reference_job_is_checked() -> None:
     jobs = {path.name for path in (ROOT / "reference_jobs").glob("[!_]*.py")}
     jobs -= set(OF_TENSORFLOW)
-    assert jobs == {job for job, _ in JOBS} | {HOROVOD}
+    of_systems = {system.job for system in systems()}
+    assert jobs == {job for job, _ in JOBS} | {HOROVOD} | of_systems

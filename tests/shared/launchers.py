@@ -1,4 +1,4 @@
-"""Launchers other than torchrun that start ranks, and what may not be installed."""
+"""Launchers that start ranks, and what may not be installed."""
 
 import functools
 import re
@@ -18,7 +18,8 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     """A command that starts Python on several ranks of this machine.
 
     Args:
-        launcher: "horovodrun" or "mpirun".
+        launcher: "torchrun", "python" (the script starts its ranks, or has none),
+            "horovodrun" or "mpirun".
         ranks: How many.
 
     Returns:
@@ -27,16 +28,22 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     Raises:
         KeyError: The launcher is no such.
     """
-    horovodrun = Path(sys.executable).with_name("horovodrun")
+    python = sys.executable
+    beside = Path(python).with_name
+    mpirun = "mpirun --allow-run-as-root --oversubscribe --bind-to none"
     words = {
-        "horovodrun": f"{horovodrun} --gloo --network-interface lo",
-        "mpirun": "mpirun --allow-run-as-root --oversubscribe --bind-to none",
+        "torchrun": f"{python} -m torch.distributed.run --standalone "
+        f"--nproc-per-node {ranks}",
+        "python": python,
+        "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
+        f"-np {ranks} {python}",
+        "mpirun": f"{mpirun} -np {ranks} {python}",
     }
-    return [*words[launcher].split(), "-np", str(ranks), sys.executable]
+    return words[launcher].split()
 
 
 @functools.cache
-def _can_import(library: str) -> bool:
+def can_import(library: str) -> bool:
     """Whether it is there, and was built for the torch that is there."""
     done = subprocess.run(
         [sys.executable, "-c", f"import {library}"],
@@ -47,10 +54,11 @@ def _can_import(library: str) -> bool:
     return done.returncode == 0
 
 
-def skip_without(library: str) -> None:
-    """Skip the test that calls this where a library cannot be imported."""
-    if not _can_import(library):
-        pytest.skip(f"{library} cannot be imported here")
+def skip_without(*libraries: str) -> None:
+    """Skip the test that calls this where one of these cannot be imported."""
+    for library in libraries:
+        if not can_import(library):
+            pytest.skip(f"{library} cannot be imported here")
 
 
 def skip_where_it_cannot_run(script: Path) -> None:

@@ -17,7 +17,7 @@ FIXTURES = ROOT / "fixtures"
 
 FOLDERS = (
     *("patients", "guises", "near_misses", "standing", "textbook"),
-    *("horovod", "tensorflow"),
+    *("horovod", "tensorflow", "systems"),
 )
 
 EXIT_STATUS = {"well": 0, "sick": 1, "unknown": 4}
@@ -45,7 +45,8 @@ class Program:
         options: Further ones of `distdoctor check`.
         restarts: How often torchrun may start its ranks again.
         error: Class of an exception that the report must name.
-        launcher: What starts its ranks: "torchrun", "horovodrun" or "mpirun".
+        launcher: What starts its ranks: "torchrun", or one that `launchers` knows.
+        system: Of `fixtures/systems`: the system of parallelism that it uses.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class Program:
     restarts: int
     error: str
     launcher: str
+    system: str
 
     @property
     def name(self) -> str:
@@ -118,6 +120,7 @@ def program(path: Path) -> Program:
         restarts=constants.get("RESTARTS", 0),
         error=constants.get("ERROR", ""),
         launcher=constants.get("LAUNCHER", "torchrun"),
+        system=constants.get("SYSTEM", ""),
     )
 
 
@@ -130,6 +133,7 @@ _NAMES = frozenset(
     (
         *("RANKS", "CODE", "FINDINGS", "CULPRITS", "SEVERITY", "VERDICT", "ERROR"),
         *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS", "LAUNCHER"),
+        "SYSTEM",
     )
 )
 

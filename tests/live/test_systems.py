@@ -1,0 +1,61 @@
+"""Systems of parallelism: the job of each is well, its patients are diagnosed."""
+
+from pathlib import Path
+
+import pytest
+from by_rule.running import Runner
+from launchers import skip_without
+from programs import Program
+from real_runs import check_program
+from systems import System, accused, check_job, compare_job, missed, systems
+
+SYSTEMS = systems()
+
+each_system = pytest.mark.parametrize("system", SYSTEMS, ids=lambda one: one.name)
+
+each_patient = pytest.mark.parametrize(
+    ("system", "patient"),
+    [
+        pytest.param(system, patient, id=patient.name)
+        for system in SYSTEMS
+        for patient in system.patients
+    ],
+)
+
+
+@each_system
+def test_its_job_is_well(system: System, forked: Runner, tmp_path: Path) -> None:
+    skip_without(*system.needs)
+    checked = check_job(forked, tmp_path, system)
+    assert not accused(checked)
+    assert checked[1]["run"]["steps"] > 0
+
+
+@pytest.mark.parametrize(
+    "system",
+    [one for one in SYSTEMS if one.reference is not None],
+    ids=lambda one: one.name,
+)
+def test_its_job_computes_what_one_rank_does(
+    system: System, forked: Runner, tmp_path: Path
+) -> None:
+    skip_without(*system.needs)
+    checked = compare_job(forked, tmp_path, system)
+    assert not accused(checked)
+    assert checked[1]["compared"]["same"], checked[2]
+
+
+@each_patient
+def test_its_patient_is_diagnosed(
+    system: System, patient: Program, forked: Runner, tmp_path: Path
+) -> None:
+    skip_without(*system.needs)
+    assert not missed(patient, check_program(forked, tmp_path, patient, "sick"))
+
+
+@each_patient
+def test_the_twin_is_well(
+    system: System, patient: Program, forked: Runner, tmp_path: Path
+) -> None:
+    skip_without(*system.needs)
+    assert not accused(check_program(forked, tmp_path, patient, "well"))

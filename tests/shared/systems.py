@@ -1,0 +1,133 @@
+"""Systems of parallelism: the job of each, its patients, and what becomes of them.
+
+`fixtures/systems/systems.toml` names them. The tests ask here, and so does
+`docs/make_systems.py`, which writes the answers down.
+"""
+
+import shlex
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from by_rule.running import Runner
+from launchers import command_of
+from programs import FIXTURES, ROOT, Program, programs
+from real_runs import (
+    Checked,
+    check,
+    check_forked,
+    findings_of,
+    is_near,
+    named_lines,
+)
+
+TABLE = FIXTURES / "systems" / "systems.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A way to cut a training over ranks, or a library that does it.
+
+    Attributes:
+        name: As `SYSTEM` of its patients, and as in its row of `docs/systems.md`.
+        job: A healthy one: a file of `reference_jobs`.
+        ranks: On how many ranks the job runs.
+        options: Of the job.
+        launcher: What starts the job's ranks; see `launchers`.
+        needs: Modules without which neither the job nor a patient can run.
+        of_a_start: As `OF_A_START` of a program, for the job.
+        reference: What the job is told beside `options` on one rank, so that it trains
+            on the same samples, and `--reference` can tell whether it computes the
+            same; None: no such job can be had.
+        remark: What of the system cannot be run, and why.
+    """
+
+    name: str
+    job: str
+    ranks: int = 2
+    options: Sequence[str] = ()
+    launcher: str = "torchrun"
+    needs: Sequence[str] = ()
+    of_a_start: bool = False
+    reference: Sequence[str] | None = None
+    remark: str = ""
+
+    @property
+    def script(self) -> Path:
+        """The job's."""
+        return ROOT / "reference_jobs" / self.job
+
+    def command(self, ranks: int) -> list[str]:
+        """The job as a user starts it on some ranks, without distdoctor."""
+        return [*command_of(self.launcher, ranks), str(self.script), *self.options]
+
+    @property
+    def patients(self) -> list[Program]:
+        """Programs that use it and have a fault, each with a healthy twin."""
+        return [one for one in programs("systems") if one.system == self.name]
+
+
+def systems() -> list[System]:
+    """All of them, in the order of the table."""
+    return [System(**row) for row in tomllib.loads(TABLE.read_text())["system"]]
+
+
+def check_job(runner: Runner, folder: Path, system: System, *options: str) -> Checked:
+    """Run the healthy job of a system under watch.
+
+    Args:
+        runner: See `check_forked`; jobs of other launchers are started as a user does.
+        folder: Where it runs.
+        system: Which.
+        options: Of `distdoctor check`.
+    """
+    if system.launcher != "torchrun" or system.of_a_start:
+        return check(folder, *options, "--", *system.command(system.ranks))
+    return check_forked(
+        runner,
+        folder,
+        system.script,
+        *system.options,
+        ranks=system.ranks,
+        options=options,
+    )
+
+
+def compare_job(runner: Runner, folder: Path, system: System) -> Checked:
+    """Compare the healthy job of a system with the same job on one rank."""
+    reference = [*system.command(1), *(system.reference or ())]
+    return check_job(runner, folder, system, "--reference", shlex.join(reference))
+
+
+def accused(checked: Checked) -> str:
+    """What is said against a run that is well; "" if nothing is.
+
+    >>> accused((0, {"verdict": "well", "findings": []}, ""))
+    ''
+    """
+    status, report, output = checked
+    found = [f"{one['code']}: {one['summary']}" for one in findings_of(report)]
+    if status == 0 and report["verdict"] == "well" and not found:
+        return ""
+    return "\n".join([f"{report['verdict']}, exit status {status}", *found, output])
+
+
+def missed(patient: Program, checked: Checked) -> str:
+    """In what the answer for a sick patient is not the one known; "" in nothing."""
+    status, report, output = checked
+    found = findings_of(report, asked=patient.findings[0])
+    wanted = [(code, patient.severity) for code in patient.findings]
+    told = [(one["code"], one["severity"]) for one in found]
+    problems = []
+    if (status, report["verdict"]) != (patient.status, patient.verdict):
+        problems.append(f"{report['verdict']}, exit status {status}")
+    if told != wanted:
+        problems.append(f"found {told}, not {wanted}")
+    for one in found:
+        named, lines = named_lines(one), patient.lines_of(one["code"])
+        if one["ranks"] != list(patient.culprits):
+            problems.append(f"ranks {one['ranks']}: {one['summary']}")
+        if not is_near(named, lines):
+            problems.append(f"lines {named}, not {list(lines)}: {one['summary']}")
+    return "\n".join([*problems, output]) if problems else ""
