@@ -15,7 +15,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 SENSORS, WIDTH = 12, 32
 
@@ -73,9 +73,9 @@ def train(args: argparse.Namespace, comm: MPI.Intracomm, device: torch.device) -
     rank = comm.Get_rank()
     torch.manual_seed(args.seed)
     model = DistributedDataParallel(
-        nn.Sequential(
-            nn.Linear(SENSORS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)
-        ).to(device)
+        nn.Sequential(nn.Linear(SENSORS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)).to(
+            device
+        )
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     shard = read_shards(comm, 384)

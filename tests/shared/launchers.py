@@ -18,8 +18,9 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     """A command that starts Python on several ranks of this machine.
 
     Args:
-        launcher: "torchrun", "python" (the script starts its ranks, or has none),
-            "horovodrun" or "mpirun".
+        launcher: "torchrun", "torch.distributed.launch" (may have " --use-env" behind
+            it), "python" (the script starts its ranks, or has none), "horovodrun" or
+            "mpirun".
         ranks: How many.
 
     Returns:
@@ -31,9 +32,12 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     python = sys.executable
     beside = Path(python).with_name
     mpirun = "mpirun --allow-run-as-root --oversubscribe --bind-to none"
+    launch = f"{python} -m torch.distributed.launch --nproc-per-node {ranks}"
     words = {
         "torchrun": f"{python} -m torch.distributed.run --standalone "
         f"--nproc-per-node {ranks}",
+        "torch.distributed.launch": launch,
+        "torch.distributed.launch --use-env": f"{launch} --use-env",
         "python": python,
         "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
         f"-np {ranks} {python}",
