@@ -25,6 +25,7 @@ from distdoctor.examination.failure_words import (
 )
 from distdoctor.model.events import (
     BLOCKED,
+    DATA_PARALLEL,
     Call,
     Ended,
     Failure,
@@ -74,7 +75,13 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             yield from _failed(run, verdicts)
         yield from _unnamed_standstill(run)
         yield from _stalled(run)
-    if run.world_size == 1:
+    if any(one.backend == DATA_PARALLEL for n in started for one in run.of(Started, n)):
+        yield Gap(
+            "what DataParallel does between devices",
+            "its replicas are threads of one process",
+            hides=False,
+        )
+    elif run.world_size == 1:
         yield Gap("everything between ranks", "the job ran on one rank; try -n 2")
     elif not run.has(Call) and not fell_before(run):
         yield Gap(

@@ -25,6 +25,9 @@ WORLD = "world"
 SETUP = "set-up"
 """Name of the group on which ranks meet to join the job and to make groups."""
 
+DATA_PARALLEL = "DataParallel"
+"""Stands for the backend where the only rank is a process that trains by that."""
+
 STORE = "store"
 """Name of the group whose members share the store."""
 

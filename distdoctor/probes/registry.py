@@ -119,6 +119,7 @@ ENTRIES = (
     Entry("optimizer_step.steps_done", TORCH),
     Entry("comparison.written_values", TORCH, REFERENCE),  # one rank may join nobody
     Entry("lifecycle", TORCH),
+    Entry("replicas.single_process", TORCH, AMONG_RANKS),
     Entry("horovod.optimizer_wrapping", TORCH, AMONG_RANKS),
     Entry("environment.software", PROGRAM, AMONG_RANKS),
     Entry("environment.variables", TORCH, AMONG_RANKS),  # before we set NCCL's own

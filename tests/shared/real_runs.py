@@ -92,7 +92,9 @@ def check_program(
         torchrun += [f"--nproc-per-node={program.ranks}"]
         torchrun += [f"--max-restarts={program.restarts}"]
         return check(folder, *options, "--", *torchrun, str(program.path), *arguments)
-    if program.launcher != "torchrun":
+    if program.launcher == "python":
+        options = ["--launcher", "python", *options]
+    elif program.launcher != "torchrun":
         command = command_of(program.launcher, program.ranks)
         return check(folder, *options, "--", *command, str(program.path), *arguments)
     if not (started or program.of_a_start):

@@ -36,7 +36,6 @@ class System:
         options: Of the job.
         launcher: What starts the job's ranks; see `launchers`.
         needs: Modules without which neither the job nor a patient can run.
-        of_a_start: As `OF_A_START` of a program, for the job.
         reference: What the job is told beside `options` on one rank, so that it trains
             on the same samples, and `--reference` can tell whether it computes the
             same; None: no such job can be had.
@@ -49,7 +48,6 @@ class System:
     options: Sequence[str] = ()
     launcher: str = "torchrun"
     needs: Sequence[str] = ()
-    of_a_start: bool = False
     reference: Sequence[str] | None = None
     remark: str = ""
 
@@ -82,7 +80,9 @@ def check_job(runner: Runner, folder: Path, system: System, *options: str) -> Ch
         system: Which.
         options: Of `distdoctor check`.
     """
-    if system.launcher != "torchrun" or system.of_a_start:
+    if system.launcher == "python":
+        options = ("--launcher", "python", *options)
+    elif system.launcher != "torchrun":
         return check(folder, *options, "--", *system.command(system.ranks))
     return check_forked(
         runner,
