@@ -41,7 +41,7 @@ class TwoLevels:
         self.node = nodes[rank // ranks_per_node]
         self.leaders = dist.new_group(range(0, world_size, ranks_per_node))
 
-    def hook(self, _state: object, bucket: dist.GradBucket) -> Future[Tensor]:
+    def hook(self, _state: object, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Sum up, divide once, and hand out."""
         buffer = bucket.buffer()
         dist.reduce(buffer, dst=self.leader, group=self.node)

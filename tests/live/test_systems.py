@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from by_rule.running import Runner
-from launchers import skip_without
 from programs import Program
 from real_runs import check_program
 from systems import System, accused, check_job, compare_job, missed, systems
@@ -23,9 +22,14 @@ each_patient = pytest.mark.parametrize(
 )
 
 
+def skip_where_it_lacks(system: System) -> None:
+    if lacking := system.lacking():
+        pytest.skip(f"not installed here: {', '.join(lacking)}")
+
+
 @each_system
 def test_its_job_is_well(system: System, forked: Runner, tmp_path: Path) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     checked = check_job(forked, tmp_path, system)
     assert not accused(checked)
     assert checked[1]["run"]["steps"] > 0
@@ -39,7 +43,7 @@ def test_its_job_is_well(system: System, forked: Runner, tmp_path: Path) -> None
 def test_its_job_computes_what_one_rank_does(
     system: System, forked: Runner, tmp_path: Path
 ) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     checked = compare_job(forked, tmp_path, system)
     assert not accused(checked)
     assert checked[1]["compared"]["same"], checked[2]
@@ -49,7 +53,7 @@ def test_its_job_computes_what_one_rank_does(
 def test_its_patient_is_diagnosed(
     system: System, patient: Program, forked: Runner, tmp_path: Path
 ) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     assert not missed(patient, check_program(forked, tmp_path, patient, "sick"))
 
 
@@ -57,5 +61,5 @@ def test_its_patient_is_diagnosed(
 def test_the_twin_is_well(
     system: System, patient: Program, forked: Runner, tmp_path: Path
 ) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     assert not accused(check_program(forked, tmp_path, patient, "well"))

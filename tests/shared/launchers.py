@@ -4,9 +4,11 @@ import functools
 import re
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+import slurm
 
 LIBRARIES = ("horovod.torch", "horovod.tensorflow", "mpi4py")
 """What jobs need beside torch."""
@@ -19,8 +21,8 @@ def command_of(launcher: str, ranks: int) -> list[str]:
 
     Args:
         launcher: "torchrun", "torch.distributed.launch" (may have " --use-env" behind
-            it), "python" (the script starts its ranks, or has none), "horovodrun" or
-            "mpirun".
+            it), "python" (the script starts its ranks, or has none), "horovodrun",
+            "mpirun" or "srun".
         ranks: How many.
 
     Returns:
@@ -42,8 +44,14 @@ def command_of(launcher: str, ranks: int) -> list[str]:
         "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
         f"-np {ranks} {python}",
         "mpirun": f"{mpirun} -np {ranks} {python}",
+        "srun": f"srun --ntasks {ranks} {python}",
     }
     return words[launcher].split()
+
+
+def with_what_it_needs(launcher: str) -> AbstractContextManager[None]:
+    """What must run while a launcher does: for srun, a Slurm."""
+    return slurm.cluster() if launcher == "srun" else nullcontext()
 
 
 @functools.cache
