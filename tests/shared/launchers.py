@@ -22,7 +22,7 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     Args:
         launcher: "torchrun", "torch.distributed.launch" (may have " --use-env" behind
             it), "python" (the script starts its ranks, or has none), "horovodrun",
-            "mpirun" or "srun".
+            "mpirun", "srun", "accelerate" or "deepspeed".
         ranks: How many.
 
     Returns:
@@ -44,6 +44,10 @@ def command_of(launcher: str, ranks: int) -> list[str]:
         "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
         f"-np {ranks} {python}",
         "mpirun": f"{mpirun} -np {ranks} {python}",
+        "accelerate": f"{beside('accelerate')} launch --multi_gpu --num_machines 1 "
+        "--mixed_precision no --dynamo_backend no --num_cpu_threads_per_process 1 "
+        f"--main_process_port 0 --num_processes {ranks}",
+        "deepspeed": f"{beside('deepspeed')} --num_accelerators {ranks}",
         "srun": f"srun --ntasks {ranks} {python}",
     }
     return words[launcher].split()
