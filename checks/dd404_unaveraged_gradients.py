@@ -23,6 +23,18 @@ The model was wrapped, and the wrapper sends nothing:
            | gradients(step=1,prints=21,norms=1.0,weights=7,passes=1)@t.py:9
            | gradients(step=2,prints=22,norms=1.0,weights=9,passes=1)@t.py:9  exit=0
 
+A hook of the wrapper's passes some buckets on as they are. In the first step there was
+one bucket:
+
+    rank 0 | wrap=ddp:v+w@t.py:4  holds(names=v+w,sizes=4+4,averaged=0+1)@t.py:5
+           | gradients(step=1,prints=5+6,weights=7+7,passes=1,reduced=8)@t.py:9
+           | gradients(step=2,prints=8+12,weights=8+8,passes=1,reduced=4)@t.py:9
+           | gradients(step=3,prints=9+13,weights=9+9,passes=1,reduced=4)@t.py:9  exit=0
+    rank 1 | wrap=ddp:v+w@t.py:4  holds(names=v+w,sizes=4+4,averaged=0+1)@t.py:5
+           | gradients(step=1,prints=5+6,weights=7+7,passes=1,reduced=8)@t.py:9
+           | gradients(step=2,prints=8+22,weights=8+8,passes=1,reduced=4)@t.py:9
+           | gradients(step=3,prints=9+23,weights=9+4,passes=1,reduced=4)@t.py:9  exit=0
+
 What was sent in between was for another model; backward gave nothing to that of these:
 
     rank 0 | wrap=ddp:w@t.py:4  holds(names=w,sizes=4,averaged=0)@t.py:5
@@ -349,6 +361,9 @@ def _finding(
         )
     if certainty is Certainty.PROVED:
         story = "the wrapper that is to average them sent nothing"
+        if one.shared:
+            kept = [chapter.names[n] for n in one.shared]
+            story += f" of them, and averaged {some(kept)} alone"
     elif one.shared:
         kept = [chapter.names[n] for n in one.shared]
         story = f"nothing averages them, though {some(kept)} are averaged"

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests" / "shared"))
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from by_rule.running import Runner
-from launchers import can_import
+from launchers import with_what_it_needs
 from real_runs import check_program
 from systems import System, accused, check_job, compare_job, missed, systems
 
@@ -75,9 +75,8 @@ def document(made: dict[str, str]) -> str:
 
 def row_of(system: System, runner: Runner) -> str:
     """Run all there is of a system, and tell of it."""
-    lacking = [one for one in system.needs if not can_import(one)]
-    if lacking:
-        missing = f"not run: {', '.join(lacking)} cannot be imported"
+    if lacking := system.lacking():
+        missing = f"not run: {', '.join(lacking)} not installed"
         remark = " ".join(filter(None, (missing, system.remark)))
         return _line([system.name, _link(system.job), *["–"] * 6, remark])
     with tempfile.TemporaryDirectory() as name:
@@ -111,14 +110,15 @@ def _link(job: str) -> str:
 
 
 def _runs_alone(system: System, folder: Path) -> bool:
-    done = subprocess.run(
-        system.command(system.ranks),
-        cwd=folder,
-        timeout=LONGEST_JOB_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with with_what_it_needs(system.launcher):
+        done = subprocess.run(
+            system.command(system.ranks),
+            cwd=folder,
+            timeout=LONGEST_JOB_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     _complain(f"{system.name} alone", done.stderr if done.returncode else "")
     return done.returncode == 0
 

@@ -43,6 +43,8 @@ _LOCAL_RANK = "${local_rank}"  # torchrun puts each rank's own in its place
 TORCHRUN = "torch.distributed.run"
 """The module behind `torchrun`."""
 
+_TORCHRUNS = {TORCHRUN, "torch.distributed.launch"}  # the second calls the first
+
 
 class Launcher(StrEnum):
     """The ways to start a script's ranks."""
@@ -148,10 +150,10 @@ def script_in(command: Sequence[str]) -> str:
 
 def starts_torchrun(command: Sequence[str]) -> bool:
     """Whether a command is torchrun, by any of its names."""
-    words = list(command[:4])
+    words = command[:4]
     if multi_command.__file__ in words:
         return False
-    return TORCHRUN in words or any(Path(word).name == "torchrun" for word in words)
+    return any(word in _TORCHRUNS or Path(word).name == "torchrun" for word in words)
 
 
 def rank_count(command: Sequence[str], asked: int) -> int:

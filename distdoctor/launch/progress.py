@@ -6,6 +6,7 @@ live rank is blocked, nothing moves, and somebody waits for a call not yet made.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,6 +223,18 @@ class Progress:
             bool(living)
             and all(rank.is_blocked() for rank in living)
             and any(self._in_vain(rank) for rank in living)
+        )
+
+    def finds_nobody(self, seconds: float) -> bool:
+        """Whether all live ranks wait, some to be set up, and none for that long moved.
+
+        Those may all have come, and look for each other in different places.
+        """
+        living = self.living()
+        return (
+            any(rank.sets_up() for rank in living)
+            and all(rank.is_blocked() for rank in living)
+            and time.monotonic_ns() - self.last_event_ns() > seconds * 1e9
         )
 
     def _in_vain(self, rank: RankProgress) -> bool:

@@ -31,6 +31,7 @@ from distdoctor.model.stop_reasons import Stop
 
 PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
+MEETING_S = 20.0  # for ranks that have all come to find each other
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 
 LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
@@ -96,10 +97,10 @@ class Watchdog:
     def proved(self) -> str:
         """A reason to stop, if it is proved that some ranks can never go on."""
         progress = self.progress
-        if (
-            self._alone
-            or progress.looks_without_news < 2
-            or not progress.is_suspicious()
+        if self._alone or progress.looks_without_news < 2:
+            return ""
+        if not progress.is_suspicious() and not (
+            self.manifest.closed and progress.finds_nobody(MEETING_S)
         ):
             return ""
         heads = progress.heads()

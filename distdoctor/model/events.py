@@ -155,7 +155,7 @@ class Wrapped:
     """The rank wrapped a model for data parallelism."""
 
     rank: int = -1
-    how: str  # "ddp" or "fsdp"
+    how: str  # "ddp", "fsdp" or "deepspeed"
     parameters: tuple[str, ...] = ()  # qualified names, in order of registration
     ranks: tuple[int, ...] = ()  # that share the model; none: all, or nobody knows
     place: Place | None = None

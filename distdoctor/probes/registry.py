@@ -130,6 +130,7 @@ ENTRIES = (
     Entry("collectives.gpu_waits", JOINED, AMONG_RANKS),
     Entry("collectives.reduce_ops", JOINED),
     Entry("replicas.wrapping", TORCH),
+    Entry("replicas.deepspeed_engines", TORCH, AMONG_RANKS),
     Entry("replicas.ddp_reducers", JOINED),
     Entry("metrics.evaluations", JOINED),
     Entry("metrics.printed_figures", JOINED),
@@ -192,6 +193,7 @@ LAUNCHING = frozenset({"rendezvous.own_ports"})
 LATE_IMPORTS = (
     "safetensors.torch",
     "torch._dynamo.trace_rules",
+    "deepspeed.runtime.engine",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
     "horovod.torch.optimizer",

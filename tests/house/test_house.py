@@ -66,8 +66,10 @@ MAY_USE = {
     "report": "msgspec rich",
     "cli": "click rich",
     "probes": "torch horovod xxhash",
-    "reference_jobs": "torch horovod tensorboard tensorflow",
-    "fixtures": "torch horovod numpy mpi4py tensorflow",
+    "reference_jobs": "torch horovod tensorboard tensorflow mpi4py accelerate "
+    "deepspeed ray",
+    "fixtures": "torch horovod numpy mpi4py tensorflow tensorboard accelerate "
+    "deepspeed ray",
     "pytest_plugin": "pytest _pytest torch horovod hypothesis psutil",
     "testing": "torch",
     "equivalence": "torch hypothesis",

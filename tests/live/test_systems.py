@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from by_rule.running import Runner
-from launchers import skip_without
 from programs import Program
 from real_runs import check_program
 from systems import System, accused, check_job, compare_job, missed, systems
@@ -23,12 +22,17 @@ each_patient = pytest.mark.parametrize(
 )
 
 
+def skip_where_it_lacks(system: System) -> None:
+    if lacking := system.lacking():
+        pytest.skip(f"not installed here: {', '.join(lacking)}")
+
+
 @each_system
 def test_its_job_is_well_and_computes_what_one_rank_does(
     system: System, forked: Runner, tmp_path: Path
 ) -> None:
     """The latter where one rank can train on the same samples."""
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     compares = system.reference is not None
     checked = (compare_job if compares else check_job)(forked, tmp_path, system)
     assert not accused(checked)
@@ -40,7 +44,7 @@ def test_its_job_is_well_and_computes_what_one_rank_does(
 def test_its_patient_is_diagnosed(
     system: System, patient: Program, forked: Runner, tmp_path: Path
 ) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     assert not missed(patient, check_program(forked, tmp_path, patient, "sick"))
 
 
@@ -48,5 +52,5 @@ def test_its_patient_is_diagnosed(
 def test_the_twin_is_well(
     system: System, patient: Program, forked: Runner, tmp_path: Path
 ) -> None:
-    skip_without(*system.needs)
+    skip_where_it_lacks(system)
     assert not accused(check_program(forked, tmp_path, patient, "well"))

@@ -4,9 +4,11 @@ import functools
 import re
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+import slurm
 
 LIBRARIES = ("horovod.torch", "horovod.tensorflow", "mpi4py")
 """What jobs need beside torch."""
@@ -18,8 +20,9 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     """A command that starts Python on several ranks of this machine.
 
     Args:
-        launcher: "torchrun", "python" (the script starts its ranks, or has none),
-            "horovodrun" or "mpirun".
+        launcher: "torchrun", "torch.distributed.launch" (may have " --use-env" behind
+            it), "python" (the script starts its ranks, or has none), "horovodrun",
+            "mpirun", "srun", "accelerate" or "deepspeed".
         ranks: How many.
 
     Returns:
@@ -31,15 +34,28 @@ def command_of(launcher: str, ranks: int) -> list[str]:
     python = sys.executable
     beside = Path(python).with_name
     mpirun = "mpirun --allow-run-as-root --oversubscribe --bind-to none"
+    launch = f"{python} -m torch.distributed.launch --nproc-per-node {ranks}"
     words = {
         "torchrun": f"{python} -m torch.distributed.run --standalone "
         f"--nproc-per-node {ranks}",
+        "torch.distributed.launch": launch,
+        "torch.distributed.launch --use-env": f"{launch} --use-env",
         "python": python,
         "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
         f"-np {ranks} {python}",
         "mpirun": f"{mpirun} -np {ranks} {python}",
+        "accelerate": f"{beside('accelerate')} launch --multi_gpu --num_machines 1 "
+        "--mixed_precision no --dynamo_backend no --num_cpu_threads_per_process 1 "
+        f"--main_process_port 0 --num_processes {ranks}",
+        "deepspeed": f"{beside('deepspeed')} --num_accelerators {ranks}",
+        "srun": f"srun --ntasks {ranks} {python}",
     }
     return words[launcher].split()
+
+
+def with_what_it_needs(launcher: str) -> AbstractContextManager[None]:
+    """What must run while a launcher does: for srun, a Slurm."""
+    return slurm.cluster() if launcher == "srun" else nullcontext()
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from by_rule.running import Order, Runner
-from launchers import command_of
+from launchers import command_of, with_what_it_needs
 from programs import Program
 
 Checked = tuple[int, dict[str, Any], str]
@@ -95,8 +95,9 @@ def check_program(
     if program.launcher == "python":
         options = ["--launcher", "python", *options]
     elif program.launcher != "torchrun":
-        command = command_of(program.launcher, program.ranks)
-        return check(folder, *options, "--", *command, str(program.path), *arguments)
+        command = [*command_of(program.launcher, program.ranks), str(program.path)]
+        with with_what_it_needs(program.launcher):
+            return check(folder, *options, "--", *command, *arguments)
     if not (started or program.of_a_start):
         path, ranks = program.path, program.ranks
         return check_forked(

@@ -5,13 +5,14 @@
 """
 
 import shlex
+import shutil
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from by_rule.running import Runner
-from launchers import command_of
+from launchers import can_import, command_of, with_what_it_needs
 from programs import FIXTURES, ROOT, Program, programs
 from real_runs import (
     Checked,
@@ -36,6 +37,7 @@ class System:
         options: Of the job.
         launcher: What starts the job's ranks; see `launchers`.
         needs: Modules without which neither the job nor a patient can run.
+        programs: Programs likewise.
         reference: What the job is told beside `options` on one rank, so that it trains
             on the same samples, and `--reference` can tell whether it computes the
             same; None: no such job can be had.
@@ -48,6 +50,7 @@ class System:
     options: Sequence[str] = ()
     launcher: str = "torchrun"
     needs: Sequence[str] = ()
+    programs: Sequence[str] = ()
     reference: Sequence[str] | None = None
     remark: str = ""
 
@@ -55,6 +58,11 @@ class System:
     def script(self) -> Path:
         """The job's."""
         return ROOT / "reference_jobs" / self.job
+
+    def lacking(self) -> list[str]:
+        """Of what it needs, what is not here."""
+        modules = [one for one in self.needs if not can_import(one)]
+        return modules + [one for one in self.programs if not shutil.which(one)]
 
     def command(self, ranks: int) -> list[str]:
         """The job as a user starts it on some ranks, without distdoctor."""
@@ -83,7 +91,8 @@ def check_job(runner: Runner, folder: Path, system: System, *options: str) -> Ch
     if system.launcher == "python":
         options = ("--launcher", "python", *options)
     elif system.launcher != "torchrun":
-        return check(folder, *options, "--", *system.command(system.ranks))
+        with with_what_it_needs(system.launcher):
+            return check(folder, *options, "--", *system.command(system.ranks))
     return check_forked(
         runner,
         folder,

@@ -252,6 +252,18 @@ def apart(run: Run) -> list[UnequalGradients]:
     return [one for one in found if one is not None]
 
 
+def _is_of_first_buckets(look: Look, chapter: Chapter) -> bool:
+    """Whether a wrapper averaged all in a first step, which tells nothing of others.
+
+    DDP lays its buckets out anew after the first pass (torch 2.13, reducer.cpp), and a
+    hook of the user's may do another thing with those.
+    """
+    hold = chapter.holds[0]
+    prints = look.prints()[:, list(hold.averaged)]
+    alike = prints.size > 0 and bool((prints == prints[0]).all())
+    return look.step == 1 and alike and not hold.late
+
+
 def _apart(run: Run, chapter: Chapter) -> UnequalGradients | None:
     looks = tuple(
         look
@@ -259,6 +271,8 @@ def _apart(run: Run, chapter: Chapter) -> UnequalGradients | None:
         if all(one.passes for one in look.seen)
         and not any(one.local for one in look.seen)
     )
+    if looks and _is_of_first_buckets(looks[0], chapter):
+        looks = looks[1:]
     if len(looks) < LEAST_LOOKS or mixes_weights(chapter):
         return None
     if raced(run, chapter.ranks):

@@ -280,6 +280,7 @@ def test_a_job_is_known_by_its_script(command: list[str], name: str) -> None:
         (["/env/bin/torchrun", "train.py"], True),
         (["python", "-m", TORCHRUN, "train.py"], True),
         (["python", "-u", "-m", TORCHRUN, "train.py"], True),
+        (["python", "-m", "torch.distributed.launch", "train.py"], True),
         (["python", "train.py"], False),
         (["bash", "torchrun.sh"], False),
         (["python", multi_command.__file__, "command", "/env/bin/torchrun"], False),

@@ -104,6 +104,22 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
     assert proof(watchdog) == ""
 
 
+@pytest.mark.parametrize(
+    ("closed", "waited_s", "proved"),
+    [(True, 25, Stop.DEADLOCK), (True, 5, ""), (False, 25, "")],
+)
+def test_ranks_that_all_came_and_do_not_meet_are_not_waited_for(
+    watchdog: Watchdog, tmp_path: Path, closed: bool, waited_s: int, proved: str
+) -> None:
+    joins(tmp_path, 1, ANOTHER)
+    watchdog.census()
+    watchdog.manifest.closed = closed
+    watchdog.update()
+    for rank in watchdog.progress.ranks.values():
+        rank.moved_ns -= waited_s * 1_000_000_000
+    assert proof(watchdog) == proved
+
+
 def test_probes_that_failed_are_remarked_on(watchdog: Watchdog, tmp_path: Path) -> None:
     losses = [{"pid": 5 + n, "rank": n, "why": "open: OSError(28)"} for n in (-1, 0, 1)]
     (tmp_path / LOSSES_FILE).write_text("\n".join(map(json.dumps, losses)))
