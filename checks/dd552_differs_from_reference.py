@@ -108,7 +108,7 @@ from distdoctor.analysis.comparison.departed_tensors import (
     locations,
     parted,
 )
-from distdoctor.analysis.comparison.parting_ways import ways_in_words
+from distdoctor.analysis.comparison.parting_ways import ranks_at_fault, ways_in_words
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.comparison import Compared, Departed
@@ -129,9 +129,8 @@ def examine(run: Run) -> Iterator[Finding]:
 
 def _finding(run: Run, found: Sequence[Departed]) -> Finding:
     first = found[0]
-    ranks = tuple(sorted({one.rank for one in found}))
     return Finding(
-        culprits=ranks if len(ranks) < len(run.seen) else (),
+        culprits=ranks_at_fault(run, found),
         message=" ".join(filter(None, [in_words(found), ways_in_words(run, found)])),
         exhibits=tuple(found[:2]),
         locations=locations(run, found),

@@ -128,6 +128,7 @@ class _Passes:
             parted=True,
             module=first.name,
             behind=told[last][0].name if last >= 0 else "",
+            at=[*self._theirs].index(renamed(first.name, self._places[rank])),
             place=first.line,
         )
 

@@ -131,6 +131,24 @@ def _losses(losses: Sequence[LossCompared]) -> str:
     )
 
 
+def ranks_at_fault(run: Run, found: Sequence[Departed]) -> tuple[int, ...]:
+    """The ranks with which a departure begins; none: with all.
+
+    Those whose forward pass is the first to part hand what is wrong on to others.
+
+    Args:
+        run: The run that is judged.
+        found: The tensors that depart, of one step.
+    """
+    parted = [one for one in _forward(run) if one.parted]
+    if found[0].what == WEIGHTS or not parted:
+        ranks = {one.rank for one in found}
+    else:
+        first = min(one.at for one in parted)
+        ranks = {one.rank for one in parted if one.at == first}
+    return tuple(sorted(ranks)) if len(ranks) < len(run.seen) else ()
+
+
 def calls_of_first_modules(run: Run, found: Sequence[Departed]) -> list[Location]:
     """The lines that call the modules from which on the forward passes part.
 

@@ -113,6 +113,7 @@ class ForwardCompared(Observation):
     parted: bool = False
     module: str = ""
     behind: str = ""
+    at: int = 0  # how many modules end before `module` in the reference
 
 
 SAME, MEAN, SUM, OTHER = "same", "mean", "sum", "other"

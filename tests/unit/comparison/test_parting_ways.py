@@ -4,6 +4,7 @@ import pytest
 
 from distdoctor.analysis.comparison.parting_ways import (
     calls_of_first_modules,
+    ranks_at_fault,
     ways_in_words,
 )
 from distdoctor.model.events import Place
@@ -103,6 +104,27 @@ def test_weights_that_depart_behind_right_gradients_are_told_so() -> None:
     weights = Departed(rank=0, name="w", what=WEIGHTS, step=3)
     words = ways_in_words(run_of(SAME), [weights])
     assert words.startswith("All gradients of step 2 were the reference's")
+
+
+@pytest.mark.parametrize(
+    ("at", "culprits"), [((None, 3), (1,)), ((5, 3), (1,)), ((3, 3), ())]
+)
+def test_ranks_whose_forward_pass_parts_first_are_at_fault(
+    at: tuple[int | None, ...], culprits: tuple[int, ...]
+) -> None:
+    run = run_of(
+        *(
+            ForwardCompared(rank=rank, modules=9, parted=one is not None, at=one or 0)
+            for rank, one in enumerate(at)
+        )
+    )
+    departed = [Departed(rank=rank, name="w") for rank in (0, 1)]
+    assert ranks_at_fault(run, departed) == culprits
+
+
+def test_ranks_whose_tensors_depart_are_at_fault() -> None:
+    departed = Departed(rank=1, name="w")
+    assert ranks_at_fault(run_of(), [departed]) == (1,)
 
 
 def test_where_nothing_was_seen_nothing_is_said() -> None:
