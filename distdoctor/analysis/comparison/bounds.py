@@ -42,6 +42,18 @@ def exchanged_rounding(run: Run) -> float:
     )
 
 
+def within_roundings(whole: Values, moved: Values, rounding: float) -> Values:
+    """Which numbers of a tensor are no more than what roundings come to.
+
+    Args:
+        whole: As of `bound`.
+        moved: As of `bound`.
+        rounding: As of `bound`.
+    """
+    found: Values = np.abs(whole) <= LEAST_EXCESS * bound(whole, moved, rounding)
+    return found
+
+
 def bound(whole: Values, moved: Values, rounding: float) -> float:
     """What roundings come to in a tensor; above 0.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distdoctor.analysis.comparison.bounds import within_roundings
 from distdoctor.analysis.comparison.comparability import (
     Incomparable,
     named_first,
@@ -120,6 +121,7 @@ class _Comparison:
         self._groups = sorted({*groups, tuple(sorted(ranks))}, key=len)
         self._places: dict[int, dict[str, Cut]] = {}
         self._left_out: dict[str, None] = {}  # parameters that are not compared
+        self._vague: dict[str, Values] = {}
 
     def result(self) -> tuple[Compared, list[Told]]:
         steps = self._common_steps()
@@ -137,6 +139,7 @@ class _Comparison:
             if found:
                 require_determined(step.ranks, step.reference, step.moved)
                 break
+            self._note_vague(step)
         why = "" if found else self._why_not_all()
         rank = min(self._ranks)
         return Compared(rank=rank, how=REFERENCE, steps=compared, why=why), found
@@ -228,7 +231,9 @@ class _Comparison:
     def _departed(self, step: _Step) -> Iterator[Told]:
         """What departs in a step, and what led to it."""
         both = step.ranks, step.reference, step.moved
-        every = TensorParts(*both, self._places, self._groups, self._exchanged)
+        every = TensorParts(
+            *both, self._places, self._groups, self._exchanged, self._vague
+        )
         # Weights come first: they are what the step before has made.
         for what in (WEIGHTS, GRADIENTS) if step.number > 1 else (GRADIENTS,):
             parts = [*every.of(what)]
@@ -240,6 +245,18 @@ class _Comparison:
                     yield from self._ways(step, departed, every)
                 break
         self._left_out |= every.left_out
+
+    def _note_vague(self, step: _Step) -> None:
+        """Remember which gradients of a step were no more than roundings."""
+        for name, whole in step.reference.gradients.items():
+            moved = step.moved.gradients.get(name)
+            if moved is None or moved.shape != whole.shape:
+                continue
+            rounding = step.reference.precision.get(name, 0.0)
+            now = within_roundings(whole, moved, rounding)
+            before = self._vague.get(name)
+            known = before is not None and before.shape == now.shape
+            self._vague[name] = before | now if known else now
 
     def _told(
         self,

@@ -46,6 +46,10 @@ class Cut:
             for axis, size in zip(self.axes, self.whole, strict=True)
         )
 
+    def is_cut(self, whole: Values) -> bool:
+        """Whether a tensor with the shape of the whole is cut to another one."""
+        return tuple(map(len, self.axes)) != whole.shape == self.whole
+
     def fits(self, whole: Values) -> bool:
         """Whether a tensor has the size of the whole."""
         return whole.size == prod(self.whole)

@@ -59,6 +59,9 @@ class TensorParts:
         places: By rank and name, where its parameters lie in the reference.
         groups: Process groups of the job, by size: their ranks.
         exchanged: The spacing of numbers at 1.0 in which ranks exchange gradients.
+        vague: By name of a tensor of the reference, which of its numbers had gradients
+            before that are no more than roundings: what an optimizer makes of them
+            tells nothing, for some (Adam) make a whole step of the smallest one.
     """
 
     def __init__(
@@ -69,8 +72,10 @@ class TensorParts:
         places: Mapping[int, Mapping[str, Cut]],
         groups: Sequence[tuple[int, ...]],
         exchanged: float = 0.0,
+        vague: Mapping[str, Values] | None = None,
     ) -> None:
         self._exchanged = exchanged
+        self._vague = vague or {}
         self._ranks, self._reference, self._moved = ranks, reference, moved
         self._places, self._groups = places, groups
         self.left_out: dict[str, None] = {}
@@ -100,10 +105,14 @@ class TensorParts:
                     if not np.abs(theirs).max(initial=0.0):
                         continue
                     here = np.zeros(theirs.shape)  # it has no gradient at all
+                if what != WEIGHTS and here.shape == whole.shape and place.is_cut(here):
+                    here = place.of(here)  # DTensor has all of it, of a weight in parts
                 if here.shape != theirs.shape:
                     self.left_out.setdefault(name)
                     continue
                 here = place.within(here)  # nobody reads what fills a part up
+                if what == WEIGHTS and place.name in self._vague:
+                    here = np.where(place.of(self._vague[place.name]), theirs, here)
                 rounding = max(
                     own.precision.get(name, 0.0),
                     self._reference.precision.get(place.name, 0.0),

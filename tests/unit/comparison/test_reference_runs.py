@@ -206,6 +206,36 @@ def test_models_of_several_optimizers_are_placed_when_they_are_first_seen() -> N
     ] == [(1, 2, "critic", 2.0)]
 
 
+@pytest.mark.parametrize(("size", "departs"), [(1e-9, False), (1.0, True)])
+def test_what_is_made_of_gradients_that_are_roundings_tells_nothing(
+    size: float, departs: bool
+) -> None:
+    """As by Adam, which makes a whole step of the smallest gradient."""
+    small = np.array([1, 1, size], np.float32)
+
+    def change(one: StepValues, _: int) -> StepValues:
+        one = gradient(one, norm=one.gradients["norm"] * small)
+        if one.step == 1:
+            return one
+        weight = one.weights["norm"] + np.array([0, 0, 0.1], np.float32)
+        return replace(one, weights={**one.weights, "norm": weight})
+
+    def of_reference(one: StepValues) -> StepValues:
+        return gradient(one, norm=one.gradients["norm"] * small)
+
+    _, found = compared(change, of_reference)
+    assert bool(found) is departs
+
+
+def test_a_gradient_that_is_there_as_a_whole_is_cut_as_its_weight() -> None:
+    def change(one: StepValues, _: int) -> StepValues:
+        whole = reference()[one.step - 1].gradients["up.weight"]
+        return gradient(one, **{"up.weight": whole})
+
+    result, found = compared(change)
+    assert (result.steps, result.why, found) == (2, "", [])
+
+
 def outputs(*names: str) -> tuple[ModuleOutput, ...]:
     return tuple(ModuleOutput(name) for name in names)
 
