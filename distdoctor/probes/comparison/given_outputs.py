@@ -59,7 +59,7 @@ class GivenOutputs:
     def called(self, module: nn.Module) -> None:
         """A module begins its forward pass."""
         for parameter in module._parameters.values():
-            if parameter is not None:
+            if parameter is not None and parameter.is_leaf:  # FSDP1 has views
                 self._parameters.setdefault(id(parameter), parameter)
         if id(module) not in self._calls:
             self._calls[id(module)] = call_site(_FRAMES)
