@@ -9,6 +9,7 @@ from real_runs import Checked, check
 
 JOB = """
 import argparse
+import random
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -22,6 +23,7 @@ parser.add_argument("--norm", action="store_true")
 parser.add_argument("--share", type=float, default=1.0)
 parser.add_argument("--hook", default="")
 parser.add_argument("--own-stream", action="store_true")
+parser.add_argument("--python-stream", action="store_true")
 parser.add_argument("--later", type=float, default=0.0)
 options = parser.parse_args()
 
@@ -32,11 +34,14 @@ layers = [nn.Linear(6, 8), nn.Dropout(options.dropout), nn.Linear(8, 2)]
 if options.norm:
     layers.insert(1, nn.BatchNorm1d(8))
 stream = torch.Generator().manual_seed(rank)
+random.seed(rank)
 
 
 class Masked(nn.Sequential):
     def forward(self, x):
         hidden = super().forward(x)
+        if options.python_stream:
+            hidden = hidden * random.random()
         if options.own_stream:
             hidden = hidden * (torch.rand(hidden.shape, generator=stream) > 0.3)
         return hidden + options.later * (size > 1 and rank == 1)
@@ -173,6 +178,7 @@ def test_a_wrong_scale_is_told_with_its_factor(tmp_path: Path) -> None:
         (("--dropout", "0.5"), "draws random numbers"),
         (("--norm",), "BatchNorm1d normalises by each rank's own part"),
         (("--own-stream",), "draws random numbers"),
+        (("--python-stream",), "draws random numbers"),
     ],
 )
 def test_what_is_meant_to_differ_is_unknown(

@@ -38,6 +38,7 @@ from distdoctor.probes.optimizer_step import backward_hooks
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import trained_models
+from distdoctor.probes.rng.stream_states import States, moved, states
 
 _MOST_STEPS = 4
 _MOST_BYTES = 256 << 20  # of a process
@@ -67,7 +68,7 @@ class WrittenValues:
         self._lossy: dict[str, None] = {}
         self._rounding = 0.0
         self._called = ""
-        self._state = 0
+        self._streams: States = {}
         self._outputs.clear()
 
     # --- forward passes ---
@@ -100,7 +101,7 @@ class WrittenValues:
             self._of_batch.setdefault(type(module).__name__)
         if self._depth > 1:
             return
-        self._state = _random_state()
+        self._streams = states({})
         if self._move:
             self._operations = RandomOperations()
             self._operations.begin()
@@ -141,7 +142,7 @@ class WrittenValues:
                 self._rounding = max(self._rounding, torch.finfo(tensor.dtype).eps)
         if self._step < _MOST_STEPS_WITH_OUTPUTS:
             self._outputs.gave(module, output)
-        if self._depth == 0 and _random_state() != self._state:
+        if self._depth == 0 and moved(self._streams, states({})):
             name = type(trained_models.bare(module)).__name__
             self._random.setdefault(name)
 
@@ -269,10 +270,6 @@ def _still_to_reduce(gradient: torch.Tensor) -> tuple[str, list[int]] | None:
             ranks = ranks.select(n, here[n])
     reduce_op = str(getattr(placements[dimensions[0]], "reduce_op", "sum"))
     return reduce_op, [int(rank) for rank in ranks.reshape(-1).tolist()]
-
-
-def _random_state() -> int:
-    return exact.of_tensor(torch.get_rng_state())
 
 
 def _move(model: nn.Module) -> None:
