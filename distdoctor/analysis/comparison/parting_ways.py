@@ -35,6 +35,11 @@ def ways_in_words(run: Run, found: Sequence[Departed]) -> str:
     """
     if found[0].what == WEIGHTS:
         before = found[0].step - 1
+        if not before:
+            return (
+                "Other ranks begin with what the reference has: draw them from the "
+                "same stream on all ranks, or broadcast them from one."
+            )
         return (
             f"All gradients of step {before} were the reference's: they part in what "
             "is done with them up to the end of that step."

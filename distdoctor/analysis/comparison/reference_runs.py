@@ -10,12 +10,13 @@ Source of the comparison: TTrace, arXiv 2506.09280.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.comparison.bounds import within_roundings
+from distdoctor.analysis.comparison.bounds import bound, within_roundings
 from distdoctor.analysis.comparison.comparability import (
     Incomparable,
     named_first,
@@ -49,6 +50,8 @@ from distdoctor.model.step_values import StepValues, Values
 
 _LEAST_PLACED = 0.5
 """Of a rank's values that must be found in the reference for a comparison."""
+
+_DIGITS = re.compile(r"\d+")
 
 Ranks = Mapping[int, Sequence[StepValues]]
 
@@ -126,6 +129,9 @@ class _Comparison:
     def result(self) -> tuple[Compared, list[Told]]:
         steps = self._common_steps()
         self._locate()
+        if apart := [*self._begun_apart(steps[0])]:
+            rank = min(self._ranks)
+            return Compared(rank=rank, how=REFERENCE, steps=1), apart
         compared = 0
         found: list[Told] = []
         for step in steps:
@@ -217,6 +223,33 @@ class _Comparison:
                     self._left_out.setdefault(name)
         return found
 
+    def _begun_apart(self, step: _Step) -> Iterator[Told]:
+        """Tensors that some ranks have as a whole, as the reference, and others not."""
+        every = TensorParts(
+            step.ranks, step.reference, step.moved, self._places, self._groups
+        )
+        wholes = step.reference.weights
+        for rank, own in step.ranks.items():
+            for name, mine in own.weights.items():
+                if name in self._places[rank]:
+                    continue
+                theirs = wholes.get(name)
+                holders = [
+                    places[name]
+                    for places in self._places.values()
+                    if name in places and places[name].name == name
+                ]
+                if theirs is None or theirs.shape != mine.shape or not holders:
+                    continue
+                is_numbered_anew = _alike(name, own.weights) != _alike(name, wholes)
+                if is_numbered_anew or not all(one.is_all for one in holders):
+                    continue
+                here, there = mine.astype(np.float64), theirs.astype(np.float64)
+                allowed = bound(theirs, theirs, own.precision.get(name, 0.0))
+                one = TensorPart(rank, name, holders[0], here, there, allowed)
+                if one.departs:
+                    yield self._told(step, WEIGHTS, one, [one], every)
+
     def _placed(
         self, wholes: Wholes, rank: int, parts: Mapping[str, Values]
     ) -> dict[str, Cut]:
@@ -268,7 +301,7 @@ class _Comparison:
     ) -> Departed:
         kind, factor, among = every.pattern(one, parts)
         own = step.ranks[one.rank]
-        if what == WEIGHTS and self._is_as_before(step, one):
+        if what == WEIGHTS and step.number > 1 and self._is_as_before(step, one):
             kind, factor, among = UNCHANGED, 0.0, ()
         return Departed(
             rank=one.rank,
@@ -345,3 +378,9 @@ class _Comparison:
         if not wrong or not right or max(wrong) >= min(right):
             return ""
         return outputs[max(wrong)].name
+
+
+def _alike(name: str, names: Iterable[str]) -> int:
+    """How many names are this one but for numbers: experts are counted on each rank."""
+    pattern = _DIGITS.sub("#", name)
+    return sum(_DIGITS.sub("#", other) == pattern for other in names)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distdoctor.analysis.comparison.departed_tensors import in_words
+from distdoctor.analysis.comparison.parting_ways import ways_in_words
 from distdoctor.analysis.comparison.reference_runs import Told, departures
 from distdoctor.model.events import Place
 from distdoctor.model.observations.collectives import step_text
@@ -21,6 +22,7 @@ from distdoctor.model.observations.comparison import (
     Compared,
     Departed,
 )
+from distdoctor.model.run import Run
 from distdoctor.model.step_values import ModuleOutput, StepValues
 
 EPS = float(np.finfo(np.float32).eps)
@@ -234,6 +236,35 @@ def test_a_gradient_that_is_there_as_a_whole_is_cut_as_its_weight() -> None:
 
     result, found = compared(change)
     assert (result.steps, result.why, found) == (2, "", [])
+
+
+def begun_apart(name: str, **more: Any) -> list[Told]:
+    """What is told if rank 1 draws a tensor anew that rank 0 has as the reference."""
+    drawn = {name: random(3, 3, seed=50), **more}
+    whole = [replace(one, weights={**one.weights, **drawn}) for one in reference(1)]
+    ranks = {rank: [cut(one, rank) for one in whole] for rank in (0, 1)}
+    anew = {**ranks[1][0].weights, name: random(3, 3, seed=51)}
+    for other in more:
+        anew.pop(other)
+    ranks[1] = [replace(ranks[1][0], weights=anew)]
+    _, found = departures(ranks, whole, moved(whole), [(0, 1)])
+    return found
+
+
+def test_what_a_rank_draws_for_itself_is_told() -> None:
+    """As a layer that is outside of the plan of tensor parallelism."""
+    (found,) = begun_apart("head.weight")
+    assert isinstance(found, Departed)
+    assert (found.rank, found.step, found.what) == (1, 1, "weights")
+    assert "weights part before any step" in in_words([found])
+    assert "on all ranks, or broadcast" in ways_in_words(
+        Run.of_events({0: []}), [found]
+    )
+
+
+def test_experts_of_each_rank_may_be_drawn_by_each() -> None:
+    """They are numbered anew: that with the same number is another one."""
+    assert not begun_apart("experts.0", **{"experts.1": random(3, 3, seed=52)})
 
 
 def outputs(*names: str) -> tuple[ModuleOutput, ...]:
