@@ -31,6 +31,7 @@ class ToldOutput(msgspec.Struct, kw_only=True):
 
     name: str
     line: str = ""
+    lines: list[str] = []
     rounding: float = 0.0
 
 
@@ -51,6 +52,8 @@ class ToldValues(msgspec.Struct, kw_only=True):
     losses: list[float | None] = []  # JSON has none that are not finite
     loss_line: str = ""
     by_hand: list[str] = []
+    loss_lines: list[str] = []
+    gradient_lines: list[str] = []
 
 
 def read_values(
@@ -117,7 +120,9 @@ def _read(path: Path, step: int, place: Callable[[str], Place | None]) -> StepVa
         outputs=tuple(_outputs(told.outputs, sorts[OUTPUT], place)),
         losses=tuple(math.nan if one is None else one for one in told.losses),
         loss_line=place(told.loss_line),
-        by_hand=tuple(one for one in map(place, told.by_hand) if one is not None),
+        by_hand=_places(told.by_hand, place),
+        loss_lines=_places(told.loss_lines, place),
+        gradient_lines=_places(told.gradient_lines, place),
     )
 
 
@@ -135,4 +140,11 @@ def _outputs(
             arrays=tuple(by_module.get(str(at), ())),
             rounding=one.rounding,
             line=place(one.line),
+            lines=_places(one.lines, place),
         )
+
+
+def _places(
+    texts: list[str], place: Callable[[str], Place | None]
+) -> tuple[Place, ...]:
+    return tuple(one for one in map(place, texts) if one is not None)

@@ -25,12 +25,15 @@ class ModuleOutput:
         arrays: Its tensors, call after call; this rank's parts.
         rounding: The spacing of numbers at 1.0 in their dtype.
         line: The user's line that called the module first.
+        lines: Those that computed something from the end of another module to the end
+            of this one; only of a reference that was moved by a rounding.
     """
 
     name: str
     arrays: tuple[Values, ...] = ()
     rounding: float = 0.0
     line: Place | None = None
+    lines: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class StepValues:
         loss_line: The user's line that began the first backward pass.
         by_hand: Where the user's own backward functions are written, through which a
             backward pass went.
+        loss_lines: The user's lines that computed something from the end of the model
+            to the backward pass; like `ModuleOutput.lines`.
+        gradient_lines: Those from the backward pass to the step.
     """
 
     step: int
@@ -84,3 +90,5 @@ class StepValues:
     losses: tuple[float, ...] = ()
     loss_line: Place | None = None
     by_hand: tuple[Place, ...] = ()
+    loss_lines: tuple[Place, ...] = ()
+    gradient_lines: tuple[Place, ...] = ()

@@ -204,6 +204,13 @@ def test_the_first_module_that_gives_another_thing_is_named(tmp_path: Path) -> N
     assert finding["culprits"] == [1]
     calls = [one["remark"] for one in finding["locations"]]
     assert "calls 0" in calls
+    lines = JOB.splitlines()
+    computing = {
+        lines[one["line"] - 1].strip()
+        for one in finding["locations"]
+        if one["remark"] == "computes what parts"
+    }
+    assert "return hidden + options.later * (size > 1 and rank == 1)" in computing
 
 
 FLAT = """

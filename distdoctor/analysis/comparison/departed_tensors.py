@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.comparison.parting_ways import calls_of_first_modules
+from distdoctor.analysis.comparison.parting_ways import (
+    lines_at_fault,
+    parts_before_backward,
+)
 from distdoctor.model.events import Place, Wrapped
 from distdoctor.model.findings import Location, Role
 from distdoctor.model.observations.collectives import step_of
@@ -129,7 +132,7 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
         found: Of one step.
 
     Returns:
-        The lines that call the modules from which on forward passes part, made tensors,
+        The lines between which the ways part (see `lines_at_fault`), that made tensors,
         wrapped the model, call it, begin the backward pass, compute gradients by hand,
         send something in it or behind it, and make the step. The fault lies at one of
         them, or in between.
@@ -155,7 +158,7 @@ def locations(run: Run, found: Sequence[Departed]) -> tuple[Location, ...]:
             told.append((place, ranks, Role.PARTY, remark))
     told.append((step_of(found[0].stepped), ranks, Role.PARTY, "makes the step"))
     located: dict[tuple[str, int], Location] = {}
-    for location in calls_of_first_modules(run, found):
+    for location in lines_at_fault(run, found):
         located[location.place.file, location.place.line] = location
     for place, holders, role, remark in told:
         if place is not None:
@@ -179,10 +182,14 @@ def _sending(run: Run, rank: int, what: str) -> Iterator[tuple[str, list[Place]]
     backward, step = _first_step(run, rank)
     up_to_step = ~inside & (backward <= at) & (at < step)
     yield "communicates in the backward pass", _places(run, rows[inside])
-    yield "communicates before the step", _places(run, rows[up_to_step])
+    before = _places(run, rows[up_to_step])
+    yield "communicates before the step", before
+    later = _places(run, rows[~inside & (at >= step)])
     if what == WEIGHTS:
-        behind = ~inside & (at >= step)
-        yield "communicates behind the step", _places(run, rows[behind])
+        yield "communicates behind the step", later
+    elif parts_before_backward(run):
+        forward = [place for place in later if place not in before]
+        yield "communicates outside of the backward pass", forward
 
 
 def _first_step(run: Run, rank: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from distdoctor.analysis.comparison.bounds import LEAST_EXCESS, bound
 from distdoctor.analysis.comparison.shard_places import Cut, Indices, renamed
+from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import ForwardCompared
 from distdoctor.model.step_values import ModuleOutput, StepValues, Values
 
@@ -120,17 +121,38 @@ class _Passes:
             return None
         last = max((n for n, (_, same) in enumerate(told) if same), default=-1)
         if last == len(told) - 1:
-            return ForwardCompared(rank=rank, modules=len(told))
+            lines = self._lines_between(rank, told[last][0], None)
+            return ForwardCompared(rank=rank, modules=len(told), lines=lines)
         first = told[last + 1][0]
+        behind = told[last][0] if last >= 0 else None
         return ForwardCompared(
             rank=rank,
             modules=len(told),
             parted=True,
             module=first.name,
-            behind=told[last][0].name if last >= 0 else "",
+            behind=behind.name if behind else "",
             at=[*self._theirs].index(renamed(first.name, self._places[rank])),
+            lines=self._lines_between(
+                rank, told[last][0] if last >= 0 else None, first
+            ),
             place=first.line,
         )
+
+    def _lines_between(
+        self, rank: int, behind: ModuleOutput | None, first: ModuleOutput | None
+    ) -> tuple[str, ...]:
+        """Lines that compute from the end of a module to that of another, or to all."""
+        names = [*self._moved]
+        begin, end = 0, len(names)
+        if behind is not None:
+            known = renamed(behind.name, self._places[rank])
+            begin = names.index(known) + 1 if known in names else end
+        if first is not None:
+            there = renamed(first.name, self._places[rank])
+            end = names.index(there) + 1 if there in names else begin
+        between = names[begin:end]
+        lines = [line for name in between for line in self._moved[name].lines]
+        return tuple(map(step_text, dict.fromkeys(lines)))
 
     def _is_same(self, rank: int, one: ModuleOutput) -> bool | None:
         """Whether what a module gives is in the reference; None: it cannot be told."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from distdoctor.analysis.comparison.bounds import LEAST_EXCESS, bound
+from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
     MEAN,
     OTHER,
@@ -61,5 +62,6 @@ def losses_compared(
                 here=sum(losses),
                 there=float(there),
                 relation=relation,
+                lines=tuple(map(step_text, moved.loss_lines)),
                 place=ranks[rank].loss_line,
             )

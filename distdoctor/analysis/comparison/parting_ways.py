@@ -6,9 +6,10 @@ and where they say nothing, nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from distdoctor.model.findings import Location, Role
+from distdoctor.model.observations.collectives import step_of
 from distdoctor.model.observations.comparison import (
     MEAN,
     OTHER,
@@ -24,6 +25,7 @@ from distdoctor.model.observations.comparison import (
 from distdoctor.model.run import Run, named
 
 _MOST_LOSSES = 4
+_MOST_LINES = 8
 
 
 def ways_in_words(run: Run, found: Sequence[Departed]) -> str:
@@ -154,18 +156,58 @@ def ranks_at_fault(run: Run, found: Sequence[Departed]) -> tuple[int, ...]:
     return tuple(sorted(ranks)) if len(ranks) < len(run.seen) else ()
 
 
-def calls_of_first_modules(run: Run, found: Sequence[Departed]) -> list[Location]:
-    """The lines that call the modules from which on the forward passes part.
+def parts_before_backward(run: Run) -> bool:
+    """Whether modules or losses give other values, and not only gradients."""
+    losses = [one for rank in run.seen for one in run.of(LossCompared, rank)]
+    return any(one.parted for one in _forward(run)) or any(
+        one.relation == OTHER for one in losses
+    )
+
+
+def lines_at_fault(run: Run, found: Sequence[Departed]) -> list[Location]:
+    """The lines between what is still the reference's, and what is not.
 
     Args:
         run: The run that is judged.
         found: The tensors that depart, of one step.
+
+    Returns:
+        Where a module is called from which on the forward passes part, and what
+        computes up to it; or computes the loss; or something before the step. Empty
+        where the ways part elsewhere.
     """
     if found[0].what == WEIGHTS:
         return []
+    ranks = ranks_at_fault(run, found) or tuple(sorted({one.rank for one in found}))
+    parted = [one for one in _forward(run) if one.parted and one.rank in ranks]
+    if parted:
+        calls = _calls_of_first_modules(parted)
+        lines = [line for one in parted for line in one.lines]
+        return calls + _located(lines, ranks, "computes what parts")
+    losses = [one for rank in run.seen for one in run.of(LossCompared, rank)]
+    if losses and losses[0].relation == OTHER:
+        model = [line for one in _forward(run)[:1] for line in one.lines]
+        return _located([*model, *losses[0].lines], ranks, "computes the loss")
+    told = [one for rank in run.seen for one in run.of(BackwardCompared, rank)]
+    if any(one.right or one.terms for one in told):
+        lines = [line for one in told for line in one.lines]
+        return _located(lines, ranks, "works on gradients before the step")
+    return []
+
+
+def _located(
+    lines: Iterable[str], ranks: tuple[int, ...], remark: str
+) -> list[Location]:
+    places = [place for line in dict.fromkeys(lines) if (place := step_of(line))]
+    return [
+        Location(place, ranks, Role.CULPRIT, remark) for place in places[:_MOST_LINES]
+    ]
+
+
+def _calls_of_first_modules(parted: Sequence[ForwardCompared]) -> list[Location]:
     by_place: dict[tuple[str, int], list[ForwardCompared]] = {}
-    for one in _forward(run):
-        if one.parted and one.place is not None:
+    for one in parted:
+        if one.place is not None:
             key = one.place.file, one.place.line
             by_place.setdefault(key, []).append(one)
     locations = []

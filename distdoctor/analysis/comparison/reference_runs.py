@@ -352,6 +352,7 @@ class _Comparison:
                 wrong=known and not all(terms),
                 right_behind=right_behind,
                 by_hand=tuple(map(step_text, own.by_hand)),
+                lines=tuple(map(step_text, step.moved.gradient_lines)),
             )
 
     def _is_term(self, kind: str, factor: float, _: tuple[int, ...]) -> bool:

@@ -113,6 +113,7 @@ class ForwardCompared(Observation):
     parted: bool = False
     module: str = ""
     behind: str = ""
+    lines: tuple[str, ...] = ()  # that compute behind the last that gives the same
     at: int = 0  # how many modules end before `module` in the reference
 
 
@@ -132,6 +133,7 @@ class LossCompared(Observation):
     here: float = 0.0
     there: float = 0.0  # in the reference
     relation: str = OTHER
+    lines: tuple[str, ...] = ()  # that compute it from the model's output
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class BackwardCompared(Observation):
     wrong: bool = False
     right_behind: str = ""  # gradients of all that comes behind this module are right
     by_hand: tuple[str, ...] = ()  # the user's backward functions; see `step_text`
+    lines: tuple[str, ...] = ()  # that compute something before the step
 
 
 KINDS = (

@@ -55,6 +55,10 @@ class GivenOutputs:
         self.losses: list[float] = []
         self.loss_line = ""
         self.by_hand: dict[str, None] = {}
+        self.lines_of: dict[int, list[str]] = {}
+        """By number of a module, what computed from the end of another one to its."""
+        self.loss_lines: list[str] = []
+        self.gradient_lines: list[str] = []
 
     def called(self, module: nn.Module) -> None:
         """A module begins its forward pass."""
@@ -88,6 +92,10 @@ class GivenOutputs:
             rounding = max(rounding, kept.rounding)
         line = self._calls.get(number, "")
         self._by_module[number] = KeptOutput(module, line, arrays, rounding)
+
+    def computed(self, module: nn.Module, lines: list[str]) -> None:
+        """A module has ended, and these lines computed something up to that."""
+        self.lines_of.setdefault(id(module), lines)
 
     def began_backward(self, tensors: Any, line: str) -> None:
         """A backward pass begins from tensors."""

@@ -31,7 +31,7 @@ from distdoctor.probes.comparison.forward_hooks import tell, tensors_in
 from distdoctor.probes.comparison.given_outputs import GivenOutputs, is_for_shapes
 from distdoctor.probes.comparison.lossy_hooks import lossy_hooks
 from distdoctor.probes.comparison.model_names import ModelNames
-from distdoctor.probes.comparison.random_operations import RandomOperations
+from distdoctor.probes.comparison.operations_seen import OperationsSeen
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.optimizer_step import backward_hooks
@@ -55,7 +55,8 @@ class WrittenValues:
         self._step = self._bytes = 0
         self._depth = 0  # of modules that are inside `forward`
         self._for_shapes = False
-        self._operations: RandomOperations | None = None
+        # Of the run that nobody compares but for the size of roundings.
+        self._operations = OperationsSeen() if moved else None
         self._outputs = GivenOutputs()
         self._names = ModelNames()
         self._begin()
@@ -82,8 +83,8 @@ class WrittenValues:
     def leaving(self, module: nn.Module, output: Any) -> None:
         """Called after the forward pass of a module, also if it raised."""
         self._depth = max(0, self._depth - 1)
-        if self._depth == 0 and self._operations is not None:
-            self._end_looking(module)
+        if self._operations is not None and self._step < _MOST_STEPS_WITH_OUTPUTS:
+            self._look_on(self._operations, module)
         if self._step < _MOST_STEPS and torch.is_grad_enabled():
             self._leave(module, output)
 
@@ -102,9 +103,9 @@ class WrittenValues:
         if self._depth > 1:
             return
         self._streams = states({})
-        if self._move:
-            self._operations = RandomOperations()
+        if self._operations is not None and self._step < _MOST_STEPS_WITH_OUTPUTS:
             self._operations.begin()
+            self._operations.lines()
         model = trained_models.bare(module)
         if (
             next(model.parameters(), None) is None
@@ -126,12 +127,12 @@ class WrittenValues:
             self._given[f"{GIVEN}/{len(self._given)}"] = array.copy()
 
     @harmless
-    def _end_looking(self, module: nn.Module) -> None:
-        operations, self._operations = self._operations, None
-        if operations is not None:
-            operations.end()
-            if operations.drew:
-                self._random.setdefault(type(trained_models.bare(module)).__name__)
+    def _look_on(self, operations: OperationsSeen, module: nn.Module) -> None:
+        """A module has ended; behind the model, lines are those of the loss."""
+        self._outputs.computed(module, operations.lines())
+        if self._depth == 0 and operations.drew:
+            operations.drew = False
+            self._random.setdefault(type(trained_models.bare(module)).__name__)
 
     @harmless
     def _leave(self, module: nn.Module, output: Any) -> None:
@@ -151,23 +152,37 @@ class WrittenValues:
     @harmless
     def began_backward(self, given: tuple[Any, ...]) -> None:
         """Called before a backward pass, with what the engine is given."""
-        if self._step < _MOST_STEPS and not is_for_shapes():
-            self._outputs.began_backward(given[0], call_site(4))
+        if self._step >= _MOST_STEPS or is_for_shapes():
+            return
+        if self._operations is not None:
+            self._operations.end()  # what autograd calls is not the user's
+            self._outputs.loss_lines += self._operations.lines()
+        self._outputs.began_backward(given[0], call_site(4))
 
     @harmless
     def ended_backward(self) -> None:
         """Called after a backward pass."""
-        if self._step < _MOST_STEPS_WITH_OUTPUTS and not is_for_shapes():
-            self._outputs.ended_backward()
+        if self._step >= _MOST_STEPS_WITH_OUTPUTS or is_for_shapes():
+            return
+        self._outputs.ended_backward()
+        if self._operations is not None:
+            self._operations.begin()
 
     # --- steps ---
 
     def stepping(self, optimizer: Any) -> None:
         """Called before an optimizer's step."""
         self._step += 1
+        if self._operations is not None:
+            self._end(self._operations)
         if self._step <= _MOST_STEPS:
             self._write(optimizer)
         self._begin()
+
+    @harmless
+    def _end(self, operations: OperationsSeen) -> None:
+        operations.end()
+        self._outputs.gradient_lines += operations.lines()
 
     @harmless
     def _write(self, optimizer: Any) -> None:
@@ -224,6 +239,8 @@ class WrittenValues:
             ],
             "loss_line": self._outputs.loss_line,
             "by_hand": list(self._outputs.by_hand),
+            "loss_lines": self._outputs.loss_lines,
+            "gradient_lines": self._outputs.gradient_lines,
         }
         rank = _rank()
         self._bytes += write_values(RECORDER.folder, rank, self._step, arrays, told)
@@ -247,7 +264,9 @@ def _outputs(
         if name is None:
             continue
         at = len(told)
-        told.append({"name": name, "line": one.line, "rounding": one.rounding})
+        lines = seen.lines_of.get(id(one.module), [])
+        about = {"name": name, "line": one.line, "rounding": one.rounding}
+        told.append({**about, "lines": lines})
         for n, array in enumerate(one.arrays):
             arrays[f"{OUTPUT}/{at}/{n}"] = array
     return told, arrays

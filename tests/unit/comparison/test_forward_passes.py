@@ -1,6 +1,7 @@
 """The first module that gives what the reference does not; and losses beside its."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from distdoctor.analysis.comparison.forward_passes import forward_compared
 from distdoctor.analysis.comparison.losses import losses_compared
 from distdoctor.analysis.comparison.shard_places import Cut
+from distdoctor.model.events import Place
+from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
     MEAN,
     OTHER,
@@ -51,12 +54,16 @@ def compare(
     places: dict[str, Cut] = PLACES,
     whole: dict[str, Any] = WHOLE,
 ) -> list[ForwardCompared]:
-    moved = {name: array * (1 + EPS) for name, array in whole.items()}
+    moved = step({name: array * (1 + EPS) for name, array in whole.items()})
+    lines = [
+        replace(one, lines=(line_of(one.name),)) if one.name else one
+        for one in moved.outputs
+    ]
     return [
         *forward_compared(
             {rank: step(one) for rank, one in enumerate(ranks)},
             step(whole),
-            step(moved),
+            replace(moved, outputs=tuple(lines)),
             dict.fromkeys(range(len(ranks)), places),
             [tuple(range(len(ranks)))],
         )
@@ -142,6 +149,23 @@ def test_what_is_not_finite_is_another() -> None:
     wrong[3, 2] = np.nan
     (found,) = compare([{**WHOLE, "third": wrong}])
     assert found.module == "third"
+
+
+def line_of(name: str) -> Place:
+    return Place("t.py", 1 + NAMES.index(name))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [(("second", "third"), "second"), (("first", "second", "third"), "first")],
+)
+def test_lines_that_compute_up_to_the_first_that_parts_are_told(
+    wrong: tuple[str, ...], told: str
+) -> None:
+    (found, _) = compare(
+        halves(lambda name, array: array * 1.5 if name in wrong else array)
+    )
+    assert found.lines == (step_text(line_of(told)),)
 
 
 # --- losses ---

@@ -1,13 +1,16 @@
 """Where in a step a job and its reference part, in words."""
 
+from typing import Any
+
 import pytest
 
 from distdoctor.analysis.comparison.parting_ways import (
-    calls_of_first_modules,
+    lines_at_fault,
     ranks_at_fault,
     ways_in_words,
 )
 from distdoctor.model.events import Place
+from distdoctor.model.observations.collectives import step_text
 from distdoctor.model.observations.comparison import (
     MEAN,
     OTHER,
@@ -47,7 +50,7 @@ def test_the_first_module_that_parts_is_named_and_where_it_is_called() -> None:
     assert "`b.attn` is the first on rank 1" in words
     assert "`b.norm` before it gives the same" in words
     run = run_of(SAME, parted)
-    (location,) = calls_of_first_modules(run, [GRADIENT])
+    (location,) = lines_at_fault(run, [GRADIENT])
     assert (location.place, location.remark) == (LINE, "calls b.attn")
 
 
@@ -104,6 +107,25 @@ def test_weights_that_depart_behind_right_gradients_are_told_so() -> None:
     weights = Departed(rank=0, name="w", what=WEIGHTS, step=3)
     words = ways_in_words(run_of(SAME), [weights])
     assert words.startswith("All gradients of step 2 were the reference's")
+
+
+def lines_told(*events: ForwardCompared | LossCompared | BackwardCompared) -> Any:
+    located = lines_at_fault(run_of(*events), [GRADIENT])
+    return [(one.place.line, one.remark) for one in located]
+
+
+def test_lines_between_what_is_right_and_what_is_not_are_told() -> None:
+    line = step_text(LINE)
+    parted = ForwardCompared(rank=0, parted=True, module="m", lines=(line,))
+    other = LossCompared(rank=0, relation=OTHER, lines=(line,))
+    mean = LossCompared(rank=0, relation=MEAN, lines=(line,))
+    right = BackwardCompared(rank=0, right=True, lines=(line,))
+    wrong = BackwardCompared(rank=0, wrong=True, lines=(line,))
+    assert lines_told(parted, other) == [(9, "computes what parts")]
+    assert lines_told(SAME, other, right) == [(9, "computes the loss")]
+    told = [(9, "works on gradients before the step")]
+    assert lines_told(SAME, mean, right) == told
+    assert lines_told(SAME, mean, wrong) == []
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch.nn.functional import dropout, scaled_dot_product_attention
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from distdoctor.probes.comparison.random_operations import RandomOperations
+from distdoctor.probes.comparison.operations_seen import OperationsSeen
 
 X = torch.ones(1, 2, 4, 8)
 
 
 def drew(compute: Callable[[], object]) -> bool:
-    operations = RandomOperations()
+    operations = OperationsSeen()
     operations.begin()
     try:
         compute()
@@ -49,11 +50,33 @@ def test_what_draws_nothing_is_not(compute: Callable[[], object]) -> None:
     assert not drew(compute)
 
 
+def test_lines_that_compute_are_told_once() -> None:
+    operations = OperationsSeen()
+    operations.begin()
+    torch.ones(3).add_(1)
+    operations.end()
+    found = operations.lines()
+    assert len(found) == 1
+    assert "test_operations_seen.py" in found[0]
+    assert operations.lines() == []
+
+
+def test_one_that_was_entered_meanwhile_is_not_left() -> None:
+    first, second = OperationsSeen(), OperationsSeen()
+    first.begin()
+    second.begin()
+    first.end()  # too early
+    assert _get_current_dispatch_mode() is second
+    second.end()
+    first.end()
+    assert _get_current_dispatch_mode() is None
+
+
 def test_it_changes_no_result() -> None:
     torch.manual_seed(3)
     plain = dropout(X, 0.5)
     torch.manual_seed(3)
-    operations = RandomOperations()
+    operations = OperationsSeen()
     operations.begin()
     watched = dropout(X, 0.5)
     operations.end()
