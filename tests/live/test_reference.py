@@ -201,7 +201,7 @@ def test_the_first_module_that_gives_another_thing_is_named(tmp_path: Path) -> N
     assert status == 1, output
     (finding,) = [one for one in report["findings"] if one["code"] == "DD552"]
     assert "In the forward pass `0` is the first on rank 1" in finding["summary"]
-    assert finding["culprits"] == [1]
+    assert finding["ranks"] == [1]
     calls = [one["remark"] for one in finding["locations"]]
     assert "calls 0" in calls
     lines = JOB.splitlines()
