@@ -19,6 +19,9 @@ from distdoctor.model.observations.comparison import (
 )
 from distdoctor.model.step_values import StepValues, Values
 
+_CLOSE = 1e-3
+"""So near to a whole number a factor is taken for it."""
+
 BEHIND_BACKWARD = "behind backward"
 """Gradients as the backward pass left them."""
 
@@ -148,7 +151,10 @@ class TensorParts:
             return NOT_FINITE, 0.0, ()
         weight = float((one.theirs * one.theirs).sum())
         factor = float((one.mine * one.theirs).sum() / weight) if weight else 0.0
-        if _fits(one.mine, factor * one.theirs, one.bound * max(1.0, abs(factor))):
+        is_multiple = _fits(
+            one.mine, factor * one.theirs, one.bound * max(1.0, abs(factor))
+        )
+        if is_multiple and _is_simple(factor):
             return TIMES, factor, ()
         alike = {
             other.rank: other.mine
@@ -165,7 +171,7 @@ class TensorParts:
                     total / divisor, one.theirs, one.bound * len(group)
                 ):
                     return PART_OF_SUM, divisor, group
-        return OTHERWISE, 0.0, ()
+        return (TIMES, factor, ()) if is_multiple else (OTHERWISE, 0.0, ())
 
 
 def _tensors(step: StepValues, what: str) -> Mapping[str, Values]:
@@ -174,6 +180,15 @@ def _tensors(step: StepValues, what: str) -> Mapping[str, Values]:
         GRADIENTS: step.gradients,
         BEHIND_BACKWARD: step.behind_backward,
     }[what]
+
+
+def _is_simple(factor: float) -> bool:
+    """Whether it is a whole number, or one part of such: terms are no such multiples.
+
+    Terms of a sum may be multiples of it by chance, as in a layer before one output.
+    """
+    size = max(abs(factor), 1 / abs(factor)) if factor else 0.0
+    return abs(size - round(size)) < _CLOSE * max(1.0, size)
 
 
 def _fits(mine: Values, theirs: Values, bound: float) -> bool:

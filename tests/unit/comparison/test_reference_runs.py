@@ -267,6 +267,21 @@ def test_experts_of_each_rank_may_be_drawn_by_each() -> None:
     assert not begun_apart("experts.0", **{"experts.1": random(3, 3, seed=52)})
 
 
+def test_terms_that_are_multiples_of_their_sum_are_terms() -> None:
+    """As of a bias before one output, whose gradients on all ranks are parallel."""
+
+    def change(one: StepValues, rank: int) -> StepValues:
+        norm = one.gradients["norm"] * (1.88, 0.12)[rank]
+        return gradient(behind(one, norm=norm), norm=norm)
+
+    _, told = all_told(change, behind)
+    found = [one for one in told if isinstance(one, Departed)]
+    assert {(one.kind, one.factor, one.among) for one in found} == {
+        (PART_OF_SUM, 2.0, (0, 1))
+    }
+    assert all(one.terms for one in told if isinstance(one, BackwardCompared))
+
+
 def outputs(*names: str) -> tuple[ModuleOutput, ...]:
     return tuple(ModuleOutput(name) for name in names)
 
