@@ -14,6 +14,9 @@ from distdoctor.model.step_values import Values
 LEAST_EXCESS = 10.0
 """A difference is told from this many times of what roundings come to."""
 
+CLOSE = 1e-3
+"""So near to a simple number a factor is taken for that number, and told as it."""
+
 _ROUNDINGS = 4.0
 """Of the largest value, that a sum in another order may differ by at the least."""
 

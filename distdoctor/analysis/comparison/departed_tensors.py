@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from distdoctor.analysis.comparison.bounds import CLOSE
 from distdoctor.analysis.comparison.parting_ways import (
     lines_at_fault,
     parts_before_backward,
@@ -30,9 +31,6 @@ from distdoctor.model.run import Run, named
 _MOST_NAMES = 3
 
 _MOST_KINDS = 3
-
-_CLOSE = 1e-3
-"""So near to a simple number a factor is told as that number."""
 
 Kind = tuple[str, float, tuple[int, ...]]
 
@@ -117,9 +115,9 @@ def _factor(factor: float) -> str:
     ('exactly 1/4 of', 'exactly 2 times', '0.371 times')
     """
     for number in range(2, 1025):
-        if abs(factor * number - 1) < _CLOSE:
+        if abs(factor * number - 1) < CLOSE:
             return f"exactly 1/{number} of"
-    if factor >= 1 and abs(factor - round(factor)) < _CLOSE * factor:
+    if factor >= 1 and abs(factor - round(factor)) < CLOSE * factor:
         return f"exactly {round(factor)} times"
     return f"{factor:.3g} times"
 

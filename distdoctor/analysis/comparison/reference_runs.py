@@ -16,7 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.comparison.bounds import bound, within_roundings
+from distdoctor.analysis.comparison.bounds import (
+    CLOSE,
+    bound,
+    within_roundings,
+)
 from distdoctor.analysis.comparison.comparability import (
     Incomparable,
     named_first,
@@ -359,7 +363,7 @@ class _Comparison:
         """Whether a sum over ranks, which somebody may yet divide, is right."""
         sizes = {len(group) for group in self._groups}
         return kind == PART_OF_SUM or (
-            kind == TIMES and any(abs(factor - size) < 1e-3 for size in sizes)
+            kind == TIMES and any(abs(factor - size) < CLOSE for size in sizes)
         )
 
     def _right_behind(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distdoctor.analysis.comparison.bounds import LEAST_EXCESS, bound
+from distdoctor.analysis.comparison.bounds import CLOSE, LEAST_EXCESS, bound
 from distdoctor.analysis.comparison.shard_places import Cut
 from distdoctor.model.observations.comparison import (
     GRADIENTS,
@@ -18,9 +18,6 @@ from distdoctor.model.observations.comparison import (
     WEIGHTS,
 )
 from distdoctor.model.step_values import StepValues, Values
-
-_CLOSE = 1e-3
-"""So near to a whole number a factor is taken for it."""
 
 BEHIND_BACKWARD = "behind backward"
 """Gradients as the backward pass left them."""
@@ -188,7 +185,7 @@ def _is_simple(factor: float) -> bool:
     Terms of a sum may be multiples of it by chance, as in a layer before one output.
     """
     size = max(abs(factor), 1 / abs(factor)) if factor else 0.0
-    return abs(size - round(size)) < _CLOSE * max(1.0, size)
+    return abs(size - round(size)) < CLOSE * max(1.0, size)
 
 
 def _fits(mine: Values, theirs: Values, bound: float) -> bool:

@@ -53,9 +53,9 @@ class ToldPlace:
         found = re.fullmatch(_expression(self.tensor), name)
         if found is None:
             return None
-        there = self.reference or name
+        there = self.reference or self.tensor
         for words in found.groups():
-            there = there.replace("*", words, 1) if self.reference else there
+            there = there.replace("*", words, 1)
         whole = wholes.get(there)
         if whole is None or whole.ndim != part.ndim:
             return None
