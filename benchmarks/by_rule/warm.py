@@ -258,6 +258,9 @@ def _become(
         nothing = os.open(os.devnull, os.O_RDONLY)
         for theirs, ours in enumerate(streams):
             os.dup2(nothing if ours in {None, subprocess.DEVNULL} else ours, theirs)
+        # What `check` no longer needs would close its descriptors when it is collected
+        # here: by their numbers, which belong to files of the job by then.
+        gc.freeze()
         os.closerange(3, 256)
         _restore(named["environment"])
         status = play(words)
