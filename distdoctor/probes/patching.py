@@ -51,6 +51,25 @@ def traced_as(made: Callable[..., Any], around: Callable[..., Any]) -> None:
     STANDING_IN.add(around.__code__)
 
 
+def standing_for(
+    made: Callable[..., Any], around: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A wrapper of a function of torch that compilers take for what it wraps.
+
+    Beside `traced_as`, TorchScript compiles it: it reads the source of the wrapped
+    function, and looks for the names in there among the globals of the wrapper.
+
+    Args:
+        made: The function.
+        around: What is called in its place; it uses no names but its own and those of
+            functions around it.
+    """
+    traced_as(made, around)
+    code, closure = around.__code__, around.__closure__
+    wrapper = FunctionType(code, made.__globals__, made.__name__, None, closure)
+    return functools.update_wrapper(wrapper, made)
+
+
 def unseen_by_warnings(wrapper: Callable[..., Any]) -> None:
     """Have warnings counted past a wrapper, so that they name the line of its caller.
 

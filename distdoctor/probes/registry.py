@@ -165,6 +165,7 @@ ENTRIES = (
     Entry("environment.settings", PROGRAM),
     Entry("environment.torch_flags", TORCH, AMONG_RANKS),
     Entry("rng.worker_draws", TORCH, AMONG_RANKS),
+    Entry("rng.dropout_masks", TORCH, AMONG_RANKS),
     Entry("checkpoints.files_written", TORCH, AMONG_RANKS),
     Entry("rng.stream_draws", TORCH, AMONG_RANKS),
     Entry("memory.memory_growth", TORCH, AMONG_RANKS),

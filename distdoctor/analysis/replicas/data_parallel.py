@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.model.observations.gradients import Within
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
+
+_MESSAGES = {one.name for one in OPERATIONS if one.is_point_to_point}
 
 
 @memoize
@@ -51,12 +54,16 @@ def _apart(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield tuple(sorted(firsts))
 
 
-def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
+def at_work(
+    run: Run, ranks: Sequence[int], *, together: bool = False
+) -> set[tuple[int, ...]]:
     """Of those ranks, such as exchanged something within a forward pass.
 
     Args:
         run: The run that is judged.
         ranks: Global ranks of the run.
+        together: Only by collectives: what is sent from one rank to another may go to
+            the next stage of a pipeline.
 
     Returns:
         Sets of at least two ranks, each ascending.
@@ -67,6 +74,8 @@ def at_work(run: Run, ranks: Sequence[int]) -> set[tuple[int, ...]]:
         rows = run.rows_of(rank)
         for at, _ in run.told(Within, rank=rank):
             if 0 < at <= len(rows):
-                group = members.get(run.call(rows[at - 1]).group, ())
-                found.add(tuple(sorted(set(group) & among)))
+                call = run.call(rows[at - 1])
+                if not together or call.op not in _MESSAGES:
+                    group = members.get(call.group, ())
+                    found.add(tuple(sorted(set(group) & among)))
     return {group for group in found if len(group) > 1}

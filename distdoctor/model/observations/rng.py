@@ -43,4 +43,20 @@ class Flag(Observation):
     on: bool = False
 
 
-KINDS = (Seeded, Drawn, Flag)
+@value(frozen=True, slots=True, kw_only=True)
+class Dropped(Observation):
+    """Dropout let go of elements of what a model computed; its place: that line.
+
+    Told in the first steps. Bits stand for elements, evenly spaced.
+    """
+
+    step: int = 0  # optimizer's steps done before
+    call: int = 0  # number of the call since that step, from 0
+    elements: int = 0
+    given: int = 0  # fingerprint of what it was given
+    left: int = 0  # of what it gave
+    known: int = 0  # bits: elements that were not zero before
+    kept: int = 0  # bits: those of them that were not zero afterwards
+
+
+KINDS = (Seeded, Drawn, Flag, Dropped)
