@@ -44,6 +44,7 @@ _LAYER_OF = {
     )
 }
 _USERS = len(LAYERS)
+_BACKWARD = LAYERS.index("backward")
 
 _kinds: dict[str, int] = {}  # of files: `_USERS`, or a position in LAYERS
 _texts: dict[tuple[int, int], tuple[str, CodeType]] = {}
@@ -178,10 +179,19 @@ def _innermost(frame: FrameType | None) -> tuple[FrameType | None, int]:
             kind = _kind(code.co_filename)
         if kind == _USERS:
             return frame, layer
-        if kind:
+        if kind and not (kind == _BACKWARD and _is_forward(code)):
             layer = kind  # the outermost is what the user called
         frame = frame.f_back
     return None, layer
+
+
+def _is_forward(code: CodeType) -> bool:
+    """Whether code of autograd's computes the forward pass of a function.
+
+    Source: torch 2.13, torch/autograd/function.py: `Function.apply` is a class method,
+    and `BackwardCFunction.apply`, the way back, one of objects.
+    """
+    return code.co_name == "apply" and code.co_varnames[:1] == ("cls",)
 
 
 def _with_callers(frame: FrameType, text: str) -> str:

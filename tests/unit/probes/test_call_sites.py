@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+import torch
 
 import distdoctor
+from distdoctor.model.layers import LAYERS
 from distdoctor.probes import call_sites
 from distdoctor.probes.call_sites import (
     call_site,
@@ -103,6 +105,36 @@ def test_the_innermost_line_of_the_user_counts() -> None:
     assert call(lambda _: call(call_site)).endswith(
         "test_the_innermost_line_of_the_user_counts.<locals>.<lambda>"
     )
+
+
+OF_TORCH = f"{sysconfig.get_paths()['purelib']}/torch/distributed/nn/functional.py"
+
+
+def test_a_function_that_autograd_knows_is_called_by_the_user_on_its_way_forward() -> (
+    None
+):
+    layers: list[str] = []
+
+    def look(_: int) -> None:
+        layers.append(LAYERS[call_sites.layered_site(2)[1]])
+
+    class Looked(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, given: torch.Tensor) -> torch.Tensor:
+            living_in(OF_TORCH)(look)
+            return given.clone()
+
+        @staticmethod
+        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            living_in(OF_TORCH)(look)
+            return gradient
+
+    for method in (Looked.forward, Looked.backward):
+        code = method.__code__.replace(co_filename=OF_TORCH)
+        method.__code__ = code
+    applied: Callable[[torch.Tensor], torch.Tensor] = Looked.apply
+    applied(torch.ones(1, requires_grad=True)).sum().backward()
+    assert layers == ["", "backward"]
 
 
 def test_methods_are_named_with_their_class() -> None:
