@@ -58,8 +58,8 @@ def _of_traces(paths: tuple[str, ...]) -> Judged | None:
         if only is not None:
             return None
         raise LeavingsMissing(
-            f"{', '.join(paths)}: none is a trace of torch.profiler; give the folder of "
-            "one record, or traces"
+            f"{', '.join(paths)}: none is a trace of torch.profiler; give the folder "
+            "of one record, or traces"
         )
     manifest = manifest_of(evidence, list(paths), str(Path.cwd()), "examine")
     return Judged(judge_run(run_of(evidence), manifest))

@@ -21,12 +21,13 @@ from distdoctor.postmortem.trace_blocks import SEAM, blocks
 
 _LONGEST_HEAD = 16 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s{0,100}:\s{0,100}\[')
-_BASE = re.compile(rb'"baseTimeNanoseconds"\s{0,100}:\s{0,100}(\d{1,18})(?!\d)')
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s{0,100}:\s{0,100}(\d{1,19})(?!\d)')
 _MOST_BRACKETS = 1000
 _NEAR = 200
 _CLOSE = (b",", b"}")
 _AT_ONCE = 1 << 16
-_LATEST_US = 1e15 * 4  # from 1970, for a hundred years; and so far for durations
+_LATEST_US, _LONGEST_US = 2e15, 1e12  # from 1970, to 2033; and eleven days
+_LATEST_NS = 1 << 61
 
 
 class ProfiledEvent(msgspec.Struct, gc=False):
@@ -118,8 +119,7 @@ def _head(text: bytes) -> TraceHead:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its head is damaged: {error}") from error
     head = TraceHead(has_devices=bool(top.get("deviceProperties")))
-    base = top.get("baseTimeNanoseconds")
-    head.base_ns = base if type(base) is int and 0 <= base < 1 << 62 else 0
+    head.base_ns = _base(top.get("baseTimeNanoseconds"))
     told = top.get("distributedInfo")
     if isinstance(told, dict):
         rank, size, backend = map(told.get, ("rank", "world_size", "backend"))
@@ -130,6 +130,10 @@ def _head(text: bytes) -> TraceHead:
         head.backend = backend[:100] if isinstance(backend, str) else ""
         head.groups = dict(_groups(told.get("pg_config")))
     return head
+
+
+def _base(told: object) -> int:
+    return told if type(told) is int and 0 <= told < _LATEST_NS else 0
 
 
 def _groups(told: object) -> Iterator[tuple[str, int]]:
@@ -161,14 +165,14 @@ def stream(
         for event in _in(text, state):
             state.events += 1
             if event.ph == "X":
-                if 0 <= event.ts < _LATEST_US and 0 <= event.dur < _LATEST_US:
+                if 0 <= event.ts < _LATEST_US and 0 <= event.dur < _LONGEST_US:
                     yield event
                 else:
                     state.lost += 1
         closes = _last_close(text)
         state.is_closed = closes > 0  # what counts is the last part
         if closes and (found := _BASE.search(text, closes)):
-            state.base_ns = int(found[1])
+            state.base_ns = _base(int(found[1]))
 
 
 def _last_close(text: bytes) -> int:

@@ -87,7 +87,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         if rank < 0:
             evidence.left_out.append((leaving.path, _NO_RANK))
             continue
-        traced = timeline.kept()
+        traced = timeline.kept(head.base_ns)
         if head.world_size == 1:
             evidence.left_out.append((leaving.path, _ALONE))
             continue
@@ -128,7 +128,8 @@ def _read_one(leaving: Leaving, most: int) -> tuple[int, TraceHead, Timeline, st
         if head.rank < 0 and told is not None and told < MOST_RANKS:
             head.rank = told
         timeline, state = Timeline(max(most, 0), head.groups), StreamState()
-        timeline.take(stream(file, before, state), head.base_ns)
+        timeline.take(stream(file, before, state))
+    head.base_ns = head.base_ns or state.base_ns
     if not state.is_closed:
         raise ValueError("it breaks off: what ran later is not in it")
     if state.lost > _MOST_LOST * state.events:

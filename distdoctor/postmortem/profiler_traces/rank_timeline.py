@@ -163,18 +163,17 @@ class Timeline:
         self.has_kernels = False
         self.asks_nccl = False
 
-    def take(self, events: Iterable[ProfiledEvent], base_ns: int) -> None:
+    def take(self, events: Iterable[ProfiledEvent]) -> None:
         """Take all events of a file.
 
         Args:
             events: In any order.
-            base_ns: From where their times count.
 
         Raises:
             TooManyIntervals: There are more than are kept.
         """
         for number, event in enumerate(events):
-            start = base_ns + round(event.ts * 1000)
+            start = round(event.ts * 1000)
             self._one(event, start, start + round(event.dur * 1000))
             if not number & 0xFFF and self._kept() > self._most:
                 raise TooManyIntervals(
@@ -237,8 +236,12 @@ class Timeline:
             kind = CallKind("", 0, "", -1)  # which is matched with none
         return self._kinds.setdefault(kind, len(self._kinds))
 
-    def kept(self) -> TracedRank:
-        """What is kept of it: of several devices, that which communicates most."""
+    def kept(self, base_ns: int) -> TracedRank:
+        """What is kept of it: of several devices, that which communicates most.
+
+        Args:
+            base_ns: From where times of the events count.
+        """
         where, calls, computing = "", TracedCalls(), IntervalSet(_none(), _none())
         if self._nccl:
             where = DEVICE
@@ -247,16 +250,19 @@ class Timeline:
         elif self._gloo.starts and not self.has_kernels:
             where, calls = HOST, self._gloo
             computing = self._operators.union()
-        starts = np.array(calls.starts, np.int64)
+        starts = np.array(calls.starts, np.int64) + base_ns
         order = np.argsort(starts, kind="stable")
         return TracedRank(
             where=where,
-            steps=dict(sorted(self._steps.items())),
+            steps={
+                number: (begin + base_ns, end + base_ns)
+                for number, (begin, end) in sorted(self._steps.items())
+            },
             starts=starts[order],
-            ends=np.array(calls.ends, np.int64)[order],
+            ends=np.array(calls.ends, np.int64)[order] + base_ns,
             kind=np.array(calls.kinds, np.int64)[order],
             kinds=tuple(self._kinds),
-            computing=computing,
+            computing=IntervalSet(computing.starts + base_ns, computing.ends + base_ns),
         )
 
 
