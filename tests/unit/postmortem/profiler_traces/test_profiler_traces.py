@@ -165,16 +165,16 @@ def test_cycles_of_a_schedule_are_added_and_earlier_runs_are_not(
 
 
 def test_calls_on_several_groups_are_matched_in_each(tmp_path: Path) -> None:
+    """Rank 1 is late on its pair's group alone, to which ranks 2 and 3 do not belong."""
     for rank in range(4):
-        whole = trace(rank, [(24_000, 500)], BACKWARD, ranks=4)
-        pair = f"pair{rank // 2}"
-        calls = [(18_000.0, 5_000.0 if rank != 1 else 100.0)]
-        inner = trace(rank, calls, group=pair, ranks=2)
-        top = json.loads(whole)
-        top["traceEvents"] += json.loads(inner)["traceEvents"]
+        top = json.loads(trace(rank, [(28_000, 500)], ranks=4))
+        calls = [(2_000, 20_000)] if rank != 1 else [(21_500, 500)]
+        pair = trace(rank, calls, ranks=2, group=f"pair {rank // 2}")
+        top["traceEvents"] += json.loads(pair)["traceEvents"]
         (tmp_path / f"{rank}.json").write_text(json.dumps(top))
-    report = report_on(tmp_path)
-    assert not report.findings
+    (message,) = said(report_on(tmp_path))
+    assert "On ranks {0,2-3}, 68% of the time" in message
+    assert "32% of that is waiting for ranks that come later" in message
 
 
 def test_a_trace_is_recognised_in_any_form(tmp_path: Path) -> None:
