@@ -81,14 +81,11 @@ there and hold the same calls; the bubbles of a pipeline are exposed communicati
 
 References
 ----------
-- `docs/source/features/comm_comp_overlap.rst` (facebookresearch/HolisticTraceAnalysis):
-  what it counts as communication and as computation
-- `torch/csrc/distributed/c10d/ParamCommsUtils.hpp` (pytorch), of what a trace tells
-  about a collective (`record_param_comms`)
-- TraceLens, of latency as the shortest duration of all ranks –
+- Holistic Trace Analysis, on the overlap of communication and computation –
+  https://github.com/facebookresearch/HolisticTraceAnalysis
+- TraceLens, on latency as the shortest duration of all ranks –
   https://rocm.docs.amd.com/projects/tracelens/en/latest/how-to/nccl-analysis.html
 - Hsia et al. (2024), MAD-Max Beyond Single-Node – https://arxiv.org/abs/2310.02784
-- Li et al. (2020), PyTorch Distributed – https://arxiv.org/abs/2006.15704
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.postmortem.profiler_traces.interval_sets import Times
-from distdoctor.postmortem.profiler_traces.rank_timeline import CallKind, TracedRank
+from distdoctor.postmortem.profiler_traces.rank_timeline import TracedKind, TracedRank
 
 _ONE_RUN_NS = 600 * 10**9
 """Clocks of machines differ by less, and a job that is started again begins later."""
@@ -112,7 +112,7 @@ def _match(
     at = {rank: _calls_of(name, ranks[rank]) for rank in sizes}
     if len({*map(len, at.values())}) != 1:
         return f"the traces do not hold equally many calls of group {name}"
-    known: dict[CallKind, int] = {}
+    known: dict[TracedKind, int] = {}
     kinds = [_kinds(ranks[rank], rows, known) for rank, rows in at.items()]
     if any((one != kinds[0]).any() for one in kinds):
         return f"the traces do not hold the same calls of group {name}"
@@ -126,7 +126,7 @@ def _calls_of(name: str, traced: TracedRank) -> Times:
     return np.flatnonzero(mine[traced.kind])
 
 
-def _kinds(traced: TracedRank, rows: Times, known: dict[CallKind, int]) -> Times:
+def _kinds(traced: TracedRank, rows: Times, known: dict[TracedKind, int]) -> Times:
     """Kinds by numbers that are the same for all ranks."""
     numbers = [known.setdefault(one, len(known)) for one in traced.kinds]
     return np.array(numbers or [0], np.int64)[traced.kind[rows]]

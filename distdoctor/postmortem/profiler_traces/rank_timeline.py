@@ -2,7 +2,8 @@
 
 On a GPU these are kernels: those of NCCL (and RCCL), whose names begin with "nccl", and
 all others; copies are neither. Holistic Trace Analysis (facebookresearch) draws the
-line there, too. On CPUs they are the annotations `gloo:…`, which gloo's own threads
+line there, too. What a kernel of NCCL tells of its call comes from `record_param_comms`
+(`torch/csrc/distributed/c10d/ParamCommsUtils.hpp`, pytorch). On CPUs they are the annotations `gloo:…`, which gloo's own threads
 make while they run a collective, and torch's operators.
 """
 
@@ -63,7 +64,7 @@ class TracedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class CallKind:
+class TracedKind:
     """What collectives have in common that other ranks must have made alike.
 
     Attributes:
@@ -106,7 +107,7 @@ class TracedRank:
     starts: Times
     ends: Times
     kind: Times
-    kinds: tuple[CallKind, ...]
+    kinds: tuple[TracedKind, ...]
     computing: IntervalSet
 
     @property
@@ -155,7 +156,7 @@ class Timeline:
         # A name of gloo's events tells no group; where there is one, it is that.
         self._only = next(iter(groups.items())) if len(groups) == 1 else ("", 0)
         self._steps: dict[int, tuple[int, int]] = {}
-        self._kinds: dict[CallKind, int] = {}
+        self._kinds: dict[TracedKind, int] = {}
         self._operators = GrowingIntervals()
         self._gloo = TracedCalls()
         self._computing: dict[int, GrowingIntervals] = {}
@@ -227,13 +228,13 @@ class Timeline:
         elements = args.get("In msg nelems")
         if isinstance(name, str) and type(size) is int:
             group = name[:_LONGEST_NAME], size
-        kind = CallKind(
+        kind = TracedKind(
             *group,
             op[:_LONGEST_NAME].lower().replace("_", ""),
             elements if type(elements) is int else -1,
         )
         if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
-            kind = CallKind("", 0, "", -1)  # which is matched with none
+            kind = TracedKind("", 0, "", -1)  # which is matched with none
         return self._kinds.setdefault(kind, len(self._kinds))
 
     def kept(self, base_ns: int) -> TracedRank:

@@ -165,7 +165,7 @@ def test_cycles_of_a_schedule_are_added_and_earlier_runs_are_not(
 
 
 def test_calls_on_several_groups_are_matched_in_each(tmp_path: Path) -> None:
-    """Rank 1 is late on its pair's group alone, to which ranks 2 and 3 do not belong."""
+    """Rank 1 is late on its pair's group alone; ranks 2 and 3 do not belong to it."""
     for rank in range(4):
         top = json.loads(trace(rank, [(28_000, 500)], ranks=4))
         calls = [(2_000, 20_000)] if rank != 1 else [(21_500, 500)]
