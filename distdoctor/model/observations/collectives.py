@@ -56,7 +56,7 @@ class TracedSteps(Observation):
     """A rank's steps: their time, that of communication, and what overlaps it.
 
     The tuples have a value for each step, in microseconds; where steps are not
-    annotated, one for each of ten equal parts of the trace.
+    annotated, one for each of some equal parts of the trace.
     """
 
     kernels: bool = False  # seen on a GPU; else on CPUs, by torch's operators

@@ -80,16 +80,17 @@ def joint_calls(ranks: Mapping[int, TracedRank]) -> JointCalls:
         ranks: What is kept of the trace of each.
     """
     found = JointCalls()
-    groups: dict[str, dict[int, int]] = {}
+    groups: dict[tuple[str, str], dict[int, int]] = {}
     for rank, traced in ranks.items():
         found.waits[rank] = np.full(len(traced.starts), -1, np.int64)
         for kind in traced.kinds:
             if kind.group and kind.members > 1:
-                groups.setdefault(kind.group, {})[rank] = kind.members
+                key = kind.group, kind.among
+                groups.setdefault(key, {})[rank] = kind.members
             elif not kind.group:
                 found.whys[rank] = "its trace does not tell of which group they are"
-    for name, sizes in groups.items():
-        why = _match(name, sizes, ranks, found)
+    for key, sizes in groups.items():
+        why = _match(key, sizes, ranks, found)
         if why:
             for rank in sizes:
                 found.whys.setdefault(rank, why)
@@ -97,19 +98,19 @@ def joint_calls(ranks: Mapping[int, TracedRank]) -> JointCalls:
 
 
 def _match(
-    name: str,
+    key: tuple[str, str],
     sizes: Mapping[int, int],
     ranks: Mapping[int, TracedRank],
     found: JointCalls,
 ) -> str:
     """Match those of one group; why that cannot be done, or ""."""
-    size = max(sizes.values())
+    size, name = max(sizes.values()), key[0]
     if {*sizes.values()} != {len(sizes)}:
         return f"of {size} members of group {name}, {len(sizes)} left a trace"
     begins = [ranks[rank].begin for rank in sizes]
     if max(begins) - min(begins) > _ONE_RUN_NS:
         return "the traces of its ranks are of different times"
-    at = {rank: _calls_of(name, ranks[rank]) for rank in sizes}
+    at = {rank: _calls_of(key, ranks[rank]) for rank in sizes}
     if len({*map(len, at.values())}) != 1:
         return f"the traces do not hold equally many calls of group {name}"
     known: dict[TracedKind, int] = {}
@@ -121,8 +122,9 @@ def _match(
     return ""
 
 
-def _calls_of(name: str, traced: TracedRank) -> Times:
-    mine = np.array([one.group == name for one in traced.kinds] or [False], bool)
+def _calls_of(key: tuple[str, str], traced: TracedRank) -> Times:
+    kinds = [(one.group, one.among) == key for one in traced.kinds]
+    mine = np.array(kinds or [False], bool)
     return np.flatnonzero(mine[traced.kind])
 
 

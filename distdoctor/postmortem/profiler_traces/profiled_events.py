@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -52,6 +52,20 @@ class ProfiledEvent(msgspec.Struct, gc=False):
     args: Any = None
 
 
+class TracedGroup(NamedTuple):
+    """A process group, as a trace names it.
+
+    Attributes:
+        name: Of the group; "": not told.
+        among: Its ranks as a text, which may be cut short.
+        size: How many they are.
+    """
+
+    name: str = ""
+    among: str = ""
+    size: int = 0
+
+
 @dataclass(slots=True)
 class TraceHead:
     """What a trace says of its process.
@@ -60,7 +74,7 @@ class TraceHead:
         rank: Its rank; -1: not told.
         world_size: Of the job; 0: not told.
         backend: Of the default group, such as "nccl".
-        groups: By name, the size of each group it is in.
+        groups: Those that it is in.
         has_devices: The profiler saw GPUs in the machine.
         base_ns: From where times count, since 1970.
     """
@@ -68,7 +82,7 @@ class TraceHead:
     rank: int = -1
     world_size: int = 0
     backend: str = ""
-    groups: dict[str, int] = field(default_factory=dict)
+    groups: tuple[TracedGroup, ...] = ()
     has_devices: bool = False
     base_ns: int = 0
 
@@ -128,7 +142,7 @@ def _head(text: bytes) -> TraceHead:
         if type(rank) is int and 0 <= rank < (head.world_size or MOST_RANKS):
             head.rank = rank
         head.backend = backend[:100] if isinstance(backend, str) else ""
-        head.groups = dict(_groups(told.get("pg_config")))
+        head.groups = tuple(_groups(told.get("pg_config")))
     return head
 
 
@@ -136,12 +150,12 @@ def _base(told: object) -> int:
     return told if type(told) is int and 0 <= told < _LATEST_NS else 0
 
 
-def _groups(told: object) -> Iterator[tuple[str, int]]:
+def _groups(told: object) -> Iterator[TracedGroup]:
     for one in told if isinstance(told, list) else ():
         if isinstance(one, dict):
             name, size = one.get("pg_name"), one.get("pg_size")
             if isinstance(name, str) and type(size) is int:
-                yield name, size
+                yield TracedGroup(name[:200], str(one.get("ranks"))[:200], size)
 
 
 def stream(

@@ -35,8 +35,9 @@ KIND = "trace of torch.profiler"
 
 _MOST_INTERVALS = 1 << 23  # of all traces together: 128 MiB
 _MOST_STEPS = 1000  # that are told
-_PARTS = 10  # into which a trace without steps is cut
+_PARTS = 5  # into which a trace without steps is cut
 _MOST_LOST = 0.001  # of events
+_NEARLY_ALL = 0.9  # of what ran lies in the steps
 
 _NO_DEVICE = (
     "its trace has no activity of a GPU: it was made without ProfilerActivity.CUDA, "
@@ -158,8 +159,8 @@ def _one_run(
 def _observed(
     rank: int, traced: TracedRank, joint: JointCalls
 ) -> Iterator[TracedSteps | TracedLateness]:
-    begin, end = _windows(traced)
     calls = IntervalSet(traced.starts, traced.ends)
+    begin, end, annotated = _windows(traced, calls.united(traced.computing))
     waits, why = np.maximum(joint.waits[rank], 0), joint.why_unknown(rank, traced)
     waiting = IntervalSet(traced.starts, traced.starts + waits)
     exposed = outside(calls, traced.computing, begin, end)
@@ -167,7 +168,7 @@ def _observed(
     yield TracedSteps(
         rank=rank,
         kernels=traced.where == DEVICE,
-        annotated=bool(traced.steps),
+        annotated=annotated,
         calls=len(traced.starts),
         step_us=_us(end - begin),
         calls_us=_us(calls.within(begin, end)),
@@ -187,16 +188,22 @@ def _observed(
         )
 
 
-def _windows(traced: TracedRank) -> tuple[Times, Times]:
-    """Beginnings and ends of the steps, or of equal parts of all."""
-    if traced.steps:
-        told = [*traced.steps.values()]
-        told = told[:: -(-len(told) // _MOST_STEPS)]
-        edges = np.array(told, np.int64)
-        return edges[:, 0], edges[:, 1]
-    last = [int(traced.ends.max()), *traced.computing.ends[-1:].tolist()]
-    parts = np.linspace(traced.begin, max(last), _PARTS + 1).astype(np.int64)
-    return parts[:-1], parts[1:]
+def _windows(traced: TracedRank, busy: IntervalSet) -> tuple[Times, Times, bool]:
+    """Beginnings and ends of the steps, and whether these are those annotated.
+
+    Equal parts of all take their place where there are none, and, as many as there are
+    steps, where the host runs so far ahead of its device that they are over when most of
+    the work begins.
+    """
+    steps = np.array([*traced.steps.values()], np.int64).reshape(-1, 2)
+    first, last = busy.starts[:1], busy.ends[-1:]
+    inside = busy.within(steps[:, 0], steps[:, 1]).sum()
+    if len(steps) and inside >= _NEARLY_ALL * busy.within(first, last).sum():
+        told = steps[:: -(-len(steps) // _MOST_STEPS)]
+        return told[:, 0], told[:, 1], True
+    count = min(len(steps), _MOST_STEPS) or _PARTS
+    parts = np.linspace(int(first[0]), int(last[0]), count + 1).astype(np.int64)
+    return parts[:-1], parts[1:], False
 
 
 def _us(ns: Times) -> tuple[int, ...]:

@@ -3,15 +3,16 @@
 On a GPU these are kernels: those of NCCL (and RCCL), whose names begin with "nccl", and
 all others; copies are neither. Holistic Trace Analysis (facebookresearch) draws the
 line there, too. What a kernel of NCCL tells of its call comes from `record_param_comms`
-(`torch/csrc/distributed/c10d/ParamCommsUtils.hpp`, pytorch). On CPUs they are the annotations `gloo:…`, which gloo's own threads
-make while they run a collective, and torch's operators.
+(`torch/csrc/distributed/c10d/ParamCommsUtils.hpp`, pytorch). On CPUs they are the
+annotations `gloo:…`, which gloo's own threads make while they run a collective, and
+torch's operators.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +22,10 @@ from distdoctor.postmortem.profiler_traces.interval_sets import (
     IntervalSet,
     Times,
 )
-from distdoctor.postmortem.profiler_traces.profiled_events import ProfiledEvent
+from distdoctor.postmortem.profiler_traces.profiled_events import (
+    ProfiledEvent,
+    TracedGroup,
+)
 
 DEVICE, HOST = "device", "host"
 """Where a rank was seen to compute."""
@@ -69,12 +73,14 @@ class TracedKind:
 
     Attributes:
         group: Name of the process group; "": not told.
+        among: Its ranks, as the trace lists them: groups apart may have one name.
         members: Of the group, as many as it has; 0: not told.
         op: As the trace names it, in small letters without underscores.
         elements: That each rank gives; -1: not told.
     """
 
     group: str
+    among: str
     members: int
     op: str
     elements: int
@@ -145,16 +151,16 @@ class TracedRank:
 class Timeline:
     """Takes the events of one trace."""
 
-    def __init__(self, most: int, groups: dict[str, int]) -> None:
+    def __init__(self, most: int, groups: Sequence[TracedGroup]) -> None:
         """Make an empty one.
 
         Args:
             most: Intervals to be kept.
-            groups: By name, sizes of the groups that the rank is in.
+            groups: Those that the rank is in.
         """
         self._most = most
         # A name of gloo's events tells no group; where there is one, it is that.
-        self._only = next(iter(groups.items())) if len(groups) == 1 else ("", 0)
+        self._only = groups[0] if len(groups) == 1 else TracedGroup()
         self._steps: dict[int, tuple[int, int]] = {}
         self._kinds: dict[TracedKind, int] = {}
         self._operators = GrowingIntervals()
@@ -220,21 +226,24 @@ class Timeline:
         args = event.args if isinstance(event.args, dict) else {}
         calls = self._nccl.setdefault(device, TracedCalls())
         op = args.get("Collective name")
-        kind = self._kind(op if isinstance(op, str) else event.name, args, ("", 0))
+        kind = self._kind(
+            op if isinstance(op, str) else event.name, args, TracedGroup()
+        )
         calls.add(start, end, kind)
 
-    def _kind(self, op: str, args: dict[str, object], group: tuple[str, int]) -> int:
+    def _kind(self, op: str, args: dict[str, object], group: TracedGroup) -> int:
         name, size = args.get("Process Group Name"), args.get("Group size")
         elements = args.get("In msg nelems")
         if isinstance(name, str) and type(size) is int:
-            group = name[:_LONGEST_NAME], size
+            among = str(args.get("Process Group Ranks", ""))[:_LONGEST_NAME]
+            group = TracedGroup(name[:_LONGEST_NAME], among, size)
         kind = TracedKind(
             *group,
             op[:_LONGEST_NAME].lower().replace("_", ""),
             elements if type(elements) is int else -1,
         )
         if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
-            kind = TracedKind("", 0, "", -1)  # which is matched with none
+            kind = TracedKind(*TracedGroup(), "", -1)  # which is matched with none
         return self._kinds.setdefault(kind, len(self._kinds))
 
     def kept(self, base_ns: int) -> TracedRank:

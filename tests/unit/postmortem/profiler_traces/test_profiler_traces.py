@@ -139,7 +139,7 @@ def test_a_trace_without_steps_is_cut_into_parts(tmp_path: Path) -> None:
         write(tmp_path, **{f"r{rank}": content})
     (message,) = said(report_on(tmp_path))
     assert "39% of the time" in message
-    assert "on average of each of 10 parts of the trace" in message
+    assert "on average of each of 5 parts of the trace" in message
 
 
 def test_cycles_of_a_schedule_are_added_and_earlier_runs_are_not(
@@ -175,6 +175,32 @@ def test_calls_on_several_groups_are_matched_in_each(tmp_path: Path) -> None:
     (message,) = said(report_on(tmp_path))
     assert "On ranks {0,2-3}, 68% of the time" in message
     assert "32% of that is waiting for ranks that come later" in message
+
+
+def test_groups_of_one_name_with_other_ranks_are_others(tmp_path: Path) -> None:
+    """Of the pairs {0-1} and {2-3}, one member each has left a trace."""
+    for rank in (0, 2):
+        text = trace(rank, BEHIND, BACKWARD, ranks=2, group="1").decode()
+        top = json.loads(text.replace("[0, 1]", str([rank, rank + 1])))
+        top["distributedInfo"] |= {"rank": rank, "world_size": 4}
+        (tmp_path / f"{rank}.json").write_text(json.dumps(top))
+    (message,) = said(report_on(tmp_path))
+    assert "is not known (of 2 members of group 1, 1 left a trace)" in message
+
+
+def test_a_host_that_runs_far_ahead_of_its_device_is_judged_by_the_device(
+    tmp_path: Path,
+) -> None:
+    """Its steps are over before the kernels that it began in them have run."""
+    for rank in (0, 1):
+        top = json.loads(trace(rank, BEHIND, BACKWARD))
+        ahead = [one for one in top["traceEvents"] if "Step" in one["name"]]
+        for n, step in enumerate(ahead):
+            step |= {"ts": BEGIN_US + 2000 * n, "dur": 1999}
+        (tmp_path / f"{rank}.json").write_text(json.dumps(top))
+    (message,) = said(report_on(tmp_path))
+    assert "On ranks {0-1}, 39% of the time" in message
+    assert "each of 5 parts of the trace" in message
 
 
 def test_a_trace_is_recognised_in_any_form(tmp_path: Path) -> None:
