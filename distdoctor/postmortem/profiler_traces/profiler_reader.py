@@ -191,9 +191,9 @@ def _observed(
 def _windows(traced: TracedRank, busy: IntervalSet) -> tuple[Times, Times, bool]:
     """Beginnings and ends of the steps, and whether these are those annotated.
 
-    Equal parts of all take their place where there are none, and, as many as there are
-    steps, where the host runs so far ahead of its device that they are over when most of
-    the work begins.
+    Equal parts of all take their place where there are none; and, as many as there are
+    steps, where the host runs so far ahead of its device that they are over when most
+    of the work begins.
     """
     steps = np.array([*traced.steps.values()], np.int64).reshape(-1, 2)
     first, last = busy.starts[:1], busy.ends[-1:]
