@@ -45,6 +45,7 @@ from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
 from distdoctor.postmortem.own_records import read_record
+from distdoctor.postmortem.profiler_traces import profiler_reader
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.recognising import READERS, gather
 from distdoctor.postmortem.stacks import stack_reader
@@ -190,9 +191,11 @@ TARGETS = {
     "nccl": Target(("nccl", "output"), _reader(nccl_reader.READER)),
     "ras": Target(("ras",), _reader(ras_reader.READER)),
     "inspector": Target(("inspector", "output"), _reader(inspector_reader.READER)),
+    "traces": Target(("traces",), _reader(profiler_reader.READER)),
     "columns": Target(("columns",), _columns),
     "record": Target(("record",), _record),
     "autopsy": Target(hostile_inputs.KINDS, _command("autopsy"), packs=True),
+    "examine": Target(("traces",), _command("examine"), packs=True),
     "nccl-command": Target(("nccl", "output"), _command("nccl"), packs=True),
 }
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import inspector_records
 import made_nccl_logs
+import profiler_traces
 import ras_reports
 import recorder_dumps
 from recorder_dumps import Simulation, Style
@@ -213,6 +214,21 @@ def _inspector() -> Iterator[Case]:
         }
 
 
+def _traces() -> Iterator[Case]:
+    for backend, late in (("nccl", 1), ("nccl", -1), ("gloo", 0)):
+        yield {
+            f"host_{rank}.{rank}.pt.trace.json": profiler_traces.trace(
+                rank,
+                [(9_000, 2_000 if rank == late else 12_000), (22_000, 900)],
+                [(0, 8_500), (10_000, 3_000)],
+                backend=backend,
+            )
+            for rank in range(2)
+        }
+    plain = json.loads(profiler_traces.trace(0, [(1, 9)], steps=(-1, -1, -1)))
+    yield {"rank-0.json": json.dumps(plain).encode()}
+
+
 def _record() -> Iterator[Case]:
     for waits, ended in ((False, True), (True, True), (True, False)):
         with tempfile.TemporaryDirectory() as name:
@@ -276,6 +292,7 @@ _SEEDS: dict[str, Callable[[], Iterator[Case]]] = {
     "nccl": _nccl,
     "ras": _ras,
     "inspector": _inspector,
+    "traces": _traces,
     "columns": _columns,
     "record": _record,
 }

@@ -11,6 +11,7 @@ be is told on stderr.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -128,7 +129,10 @@ def _patients(system: System, runner: Runner, folder: Path) -> tuple[int, int]:
     found = clean = 0
     for patient in system.patients:
         sick = missed(patient, check_program(runner, folder, patient, "sick"))
-        well = accused(check_program(runner, folder, patient, "well"))
+        if patient.leaves:  # so that the twin's are not added to them
+            shutil.rmtree(folder / patient.leaves)
+        checked = check_program(runner, folder, patient, "well")
+        well = accused(checked, patient.healthy_verdict)
         found += not _complain(f"{patient.name} sick", sick)
         clean += not _complain(f"{patient.name} well", well)
     return found, clean

@@ -41,7 +41,7 @@ _COMMANDS = {
         "Keep flight recorder dumps as columns (Parquet), and judge them.",
     ),
     "env": ("env", "Say what this machine can do for a job under watch."),
-    "examine": ("examine", "Judge a run again that `check --record FOLDER` has kept."),
+    "examine": ("examine", "Judge a kept record again, or traces of torch.profiler."),
     "explain": ("explain", "Print the manual of a check, or the list of all."),
     "horovod": (
         "horovod_commands",

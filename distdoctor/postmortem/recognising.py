@@ -24,11 +24,13 @@ from distdoctor.postmortem.other_jobs import (
     set_apart,
 )
 from distdoctor.postmortem.own_records import RECORD
+from distdoctor.postmortem.profiler_traces import profiler_reader
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.remote_files import FetchedFiles
 from distdoctor.postmortem.stacks import stack_reader
 
 READERS: tuple[Reader, ...] = (
+    profiler_reader.READER,  # before that of dumps, which are JSON with groups, too
     recorder_reader.READER,
     column_reader.READER,
     stack_reader.READER,
@@ -51,6 +53,7 @@ ALONE: tuple[Reader, ...] = (
     ras_reader.READER,
     inspector_reader.READER,
     timeline_reader.READER,
+    profiler_reader.READER,
 )
 """Readers of files that hold nothing else, though they may look like output."""
 

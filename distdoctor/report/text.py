@@ -113,7 +113,7 @@ def _headline(report: Report) -> Text:
     if run.torch:
         torch = ".".join(run.torch.split("+")[0].split(".")[:2])
         parts.append(plain(f"torch {torch} {run.backend}/{run.device}"))
-    if report.launch[:1] != ["autopsy"]:
+    if report.launch[:1] not in (["autopsy"], ["examine"]):
         steps = f"{run.steps} step{'s' * (run.steps != 1)}"
         parts.append(f"{steps} in {run.seconds:.1f} s")
     elif run.seconds:

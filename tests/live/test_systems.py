@@ -53,4 +53,5 @@ def test_the_twin_is_well(
     system: System, patient: Program, forked: Runner, tmp_path: Path
 ) -> None:
     skip_where_it_lacks(system)
-    assert not accused(check_program(forked, tmp_path, patient, "well"))
+    checked = check_program(forked, tmp_path, patient, "well")
+    assert not accused(checked, patient.healthy_verdict)

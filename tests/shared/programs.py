@@ -21,7 +21,7 @@ FOLDERS = (
 )
 
 EXIT_STATUS = {"well": 0, "sick": 1, "unknown": 4}
-"""Of `distdoctor check`, by its verdict."""
+"""Of distdoctor, by its verdict."""
 
 _CULPRIT = re.compile(r"# culprit(?: (DD\d{3}))?$")
 
@@ -47,6 +47,8 @@ class Program:
         error: Class of an exception that the report must name.
         launcher: What starts its ranks: "torchrun", or one that `launchers` knows.
         system: Of `fixtures/systems`: the system of parallelism that it uses.
+        leaves: The folder into which it writes what `distdoctor examine` then judges;
+            its ranks run without distdoctor. "": it runs under `distdoctor check`.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class Program:
     error: str
     launcher: str
     system: str
+    leaves: str
 
     @property
     def name(self) -> str:
@@ -83,8 +86,13 @@ class Program:
         return code
 
     @property
+    def healthy_verdict(self) -> str:
+        """That on its twin: leavings never show that a job is well."""
+        return "unknown" if self.leaves else "well"
+
+    @property
     def status(self) -> int:
-        """Exit status of `distdoctor check` on its sick form."""
+        """Exit status of distdoctor on its sick form."""
         return EXIT_STATUS[self.verdict]
 
     def lines_of(self, code: str) -> tuple[int, ...]:
@@ -121,6 +129,7 @@ def program(path: Path) -> Program:
         error=constants.get("ERROR", ""),
         launcher=constants.get("LAUNCHER", "torchrun"),
         system=constants.get("SYSTEM", ""),
+        leaves=constants.get("LEAVES", ""),
     )
 
 
@@ -133,7 +142,7 @@ _NAMES = frozenset(
     (
         *("RANKS", "CODE", "FINDINGS", "CULPRITS", "SEVERITY", "VERDICT", "ERROR"),
         *("TWIN", "EXACT", "OF_A_START", "OPTIONS", "RESTARTS", "LAUNCHER"),
-        "SYSTEM",
+        *("SYSTEM", "LEAVES"),
     )
 )
 

@@ -86,6 +86,8 @@ def check_program(
         options: Of the command; the program's own come after them.
         started: Start it as a user does all the same.
     """
+    if program.leaves:
+        return _examine_leavings(folder, program, *arguments)
     options = [*options, *program.options]
     if program.restarts:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -106,6 +108,27 @@ def check_program(
     command = ["-n", str(program.ranks), *options, str(program.path)]
     command += ["--", *arguments] if arguments else []
     return check(folder, *command, aborts="DD214" in program.findings)
+
+
+def _examine_leavings(folder: Path, program: Program, *arguments: str) -> Checked:
+    """Run a program without distdoctor, and judge what it has left."""
+    job = [*command_of(program.launcher, program.ranks), str(program.path), *arguments]
+    report = folder / "report.json"
+    examine = [sys.executable, "-m", "distdoctor", "examine", "--format", "json"]
+    said = []
+    for command in (job, [*examine, "--output", str(report), program.leaves]):
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            timeout=DEADLINE_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said.append(f"{done.stdout}{done.stderr}")
+        assert done.returncode == 0 or command is not job, said
+    content = json.loads(report.read_text())
+    return done.returncode, content, "\n".join([str(content["not_examined"]), *said])
 
 
 _BY_CHANCE = {"DD209", "DD214"}

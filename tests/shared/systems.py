@@ -13,7 +13,7 @@ from pathlib import Path
 
 from by_rule.running import Runner
 from launchers import can_import, command_of, with_what_it_needs
-from programs import FIXTURES, ROOT, Program, programs
+from programs import EXIT_STATUS, FIXTURES, ROOT, Program, programs
 from real_runs import (
     Checked,
     check,
@@ -109,15 +109,20 @@ def compare_job(runner: Runner, folder: Path, system: System) -> Checked:
     return check_job(runner, folder, system, "--reference", shlex.join(reference))
 
 
-def accused(checked: Checked) -> str:
-    """What is said against a run that is well; "" if nothing is.
+def accused(checked: Checked, verdict: str = "well") -> str:
+    """What is said against a healthy run; "" if nothing is.
+
+    Args:
+        checked: The run.
+        verdict: That a healthy one has.
 
     >>> accused((0, {"verdict": "well", "findings": []}, ""))
     ''
     """
     status, report, output = checked
     found = [f"{one['code']}: {one['summary']}" for one in findings_of(report)]
-    if status == 0 and report["verdict"] == "well" and not found:
+    right = status == EXIT_STATUS[verdict] and report["verdict"] == verdict
+    if right and not found:
         return ""
     return "\n".join([f"{report['verdict']}, exit status {status}", *found, output])
 
@@ -137,6 +142,6 @@ def missed(patient: Program, checked: Checked) -> str:
         named, lines = named_lines(one), patient.lines_of(one["code"])
         if one["ranks"] != list(patient.culprits):
             problems.append(f"ranks {one['ranks']}: {one['summary']}")
-        if not is_near(named, lines):
+        if (named or lines) and not is_near(named, lines):
             problems.append(f"lines {named}, not {list(lines)}: {one['summary']}")
     return "\n".join([*problems, output]) if problems else ""

@@ -1,4 +1,7 @@
-"""By which lines a rank issued asynchronous calls and waited for them."""
+"""By which lines a rank waited for asynchronous calls, and what calls cost of a step.
+
+The latter is told by traces of torch.profiler.
+"""
 
 from __future__ import annotations
 
@@ -48,4 +51,36 @@ def step_of(text: str) -> Place | None:
     return Place(file, int(line), function)
 
 
-KINDS = (Awaited,)
+@value(frozen=True, slots=True, kw_only=True)
+class TracedSteps(Observation):
+    """A rank's steps: their time, that of communication, and what overlaps it.
+
+    The tuples have a value for each step, in microseconds; where steps are not
+    annotated, one for each of some equal parts of the trace.
+    """
+
+    kernels: bool = False  # seen on a GPU; else on CPUs, by torch's operators
+    annotated: bool = False  # steps are those of the profiler's `step()`
+    calls: int = 0  # collectives
+    step_us: tuple[int, ...] = ()
+    calls_us: tuple[int, ...] = ()  # a collective ran
+    exposed_us: tuple[int, ...] = ()  # … and no kernel or operator of computation
+    waiting_us: tuple[int, ...] = ()  # … and another member had not come; none: unknown
+    why: str = ""  # the waiting is not known
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class TracedLateness(Observation):
+    """Others waited in collectives for this rank, which came last.
+
+    By how much it was late is in the median of the others.
+    """
+
+    times: int = 0  # collectives to which it came last
+    joint: int = 0  # collectives that all members' traces tell of
+    waited_us: int = 0  # by all others together
+    late_us: int = 0  # by how much it was late, all times together
+    computing_us: int = 0  # of that, while it computed
+
+
+KINDS = (Awaited, TracedSteps, TracedLateness)

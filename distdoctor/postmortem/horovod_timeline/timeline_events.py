@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, NamedTuple
 
-BLOCK_BYTES = 1 << 20
+from distdoctor.postmortem.trace_blocks import blocks
 
-_MOST_BYTES = 1 << 37  # of one file, unpacked
-_LONGEST = 4 << 20  # of what has no end of an event in it: not a timeline
 _LONGEST_NAME = 500
 _MOST_DIGITS = 18
 
-_SEAM = re.compile(rb"\}\s{0,100},\s{0,100}(?=\{)")
 _ONE = re.compile(rb'\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]{0,2000}\}){0,2000}\}')
 _MARK = b'"CYCLE_START"'
 _AT = re.compile(rb'"ts"\s*:\s*(\d{1,18})')
@@ -60,29 +57,8 @@ def events(file: IO[bytes]) -> Iterator[TraceEvent]:
         OSError: It cannot be read further.
         EOFError: What it is packed with ends too early.
     """
-    rest, read = b"", 0
-    while (block := file.read(BLOCK_BYTES)) and read < _MOST_BYTES:
-        read += len(block)
-        whole = rest + block
-        cut = _last_cut(whole)
-        rest = whole[cut:]
-        if cut:
-            yield from _in(whole[:cut])
-        elif len(rest) > _LONGEST:
-            rest = b""
-    yield from _in(rest)
-
-
-def _last_cut(text: bytes) -> int:
-    """Where the last event begins that may not be whole; 0: nowhere.
-
-    Nothing in an event looks like the seam of two, but for a tensor of a strange name.
-    """
-    end = len(text)
-    while (end := text.rfind(b"}", 0, end)) >= 0:
-        if seam := _SEAM.match(text, end):
-            return seam.end()
-    return 0
+    for text in blocks(file):
+        yield from _in(text)
 
 
 def _in(text: bytes) -> Iterator[TraceEvent]:

@@ -12,7 +12,7 @@ from horovod_leavings import RECORDED, START, timeline, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.postmortem.horovod_timeline import timeline_events
+from distdoctor.postmortem import trace_blocks
 from distdoctor.postmortem.horovod_timeline.negotiations import TimelineEnd, end_of
 from distdoctor.postmortem.horovod_timeline.timeline_events import events
 from distdoctor.postmortem.horovod_timeline.timeline_reader import recognises
@@ -198,7 +198,7 @@ def test_a_timeline_that_a_viewer_saved_is_read() -> None:
 def test_marks_cost_no_memory_and_keep_their_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timeline_events, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(trace_blocks, "BLOCK_BYTES", 4096)
     text = timeline(*TWO, "B allreduce.c 3", *(f"i {n}" for n in range(4, 3000)))
     found = list(events(io.BytesIO(text.encode())))
     assert len(found) < 300
@@ -212,7 +212,7 @@ def test_blocks_of_any_size_give_the_same(
 ) -> None:
     content = (RECORDED / "join2.json").read_bytes()
     expected = list(events(io.BytesIO(content)))
-    monkeypatch.setattr(timeline_events, "BLOCK_BYTES", size)
+    monkeypatch.setattr(trace_blocks, "BLOCK_BYTES", size)
     assert list(events(io.BytesIO(content))) == expected
 
 
