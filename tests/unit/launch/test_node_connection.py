@@ -19,7 +19,8 @@ from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch import node_agent, node_head
 from distdoctor.launch.node_agent import NodeAgent
-from distdoctor.launch.node_head import FIRST_OF_NODES, NodeHead
+from distdoctor.launch.known_node import FIRST_OF_NODES
+from distdoctor.launch.node_head import NodeHead
 from distdoctor.launch.node_messages import from_head, from_node
 from distdoctor.launch.node_sockets import HeadSocket, NodeSocket, new_token
 from distdoctor.launch.passed_variables import passing_on
@@ -156,11 +157,11 @@ def test_a_node_of_which_nothing_is_heard_is_lost(
     end = time.monotonic() + SOON_S
     while not head.lost() and time.monotonic() < end:
         time.sleep(0.05)
-    ((host, (why, pids)),) = head.lost().items()
-    assert host == os.uname().nodename
-    assert "nothing was heard" in why
-    assert pids == [JournalReader(path).header().pid]
-    assert head.lives(pids[0])  # nobody can tell
+    (lost,) = head.lost()
+    assert lost.host == os.uname().nodename
+    assert "nothing was heard" in lost.why
+    assert lost.pids == [JournalReader(path).header().pid]
+    assert head.lives(lost.pids[0])  # nobody can tell
 
 
 def test_a_head_of_which_nothing_is_heard_is_lost(
