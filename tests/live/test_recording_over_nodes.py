@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_jobs import LIMIT_S, LOST_S, PORT, TOKEN, Hosts, our, torchrun
+from node_jobs import LIMIT_S, LOST_S, PORT, TOKEN, Hosts, autopsy_of, our, torchrun
 
 RANKS = 4
 
@@ -98,15 +98,6 @@ class NodesRecording:
                 said.append(side.communicate()[0])
         return "\n--- joined:\n".join(said)
 
-    def autopsy(self) -> dict[str, Any]:
-        """What is told of the record."""
-        command = [*our("autopsy"), str(self.record), "--format", "json"]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, check=False
-        )
-        report: dict[str, Any] = json.loads(done.stdout)
-        return report
-
 
 def found(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
     return [(one["code"], one["ranks"]) for one in report["findings"]]
@@ -117,7 +108,7 @@ def test_a_job_that_ends_well_is_told_as_on_one_machine(
 ) -> None:
     job = NodesRecording(clean, tmp_path, "well")
     assert job.statuses() == (0, 0), job.said()
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert (report["verdict"], report["world_size"]) == ("well", RANKS), said
     assert [*report["not_examined"]] == [*single(tmp_path)["not_examined"]]
 
@@ -132,10 +123,7 @@ def single(folder: Path) -> dict[str, Any]:
     command = [*our("record"), "--to", str(record), "--", *start]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, capture_output=True, check=True, env=variables)
-    command = [*our("autopsy"), str(record), "--format", "json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    return autopsy_of(record)
 
 
 def test_a_rank_of_the_other_node_that_raised_is_told(
@@ -143,7 +131,7 @@ def test_a_rank_of_the_other_node_that_raised_is_told(
 ) -> None:
     job = NodesRecording(clean, tmp_path, "raise")
     head, joined = job.statuses()
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert head, said
     assert joined, said
     (finding,) = report["findings"]
@@ -161,7 +149,7 @@ def test_a_hang_that_was_ended_from_outside_is_told(
     for host, command in zip(clean, ("record", "join"), strict=True):
         assert host.kill_by_name(f"distdoctor {command}", number) == 1
     job.statuses(LOST_S)
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert found(report) == [("DD108", [3])], said
 
 
@@ -174,7 +162,7 @@ def test_a_job_that_is_ended_on_one_node_first_accuses_nobody(
     name = ("record", "join")[which]
     assert clean[which].kill_by_name(f"distdoctor {name}", signal.SIGTERM) == 1
     job.statuses()
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert (report["verdict"], report["findings"]) == ("unknown", []), said
 
 
@@ -184,7 +172,7 @@ def test_a_job_goes_on_when_the_head_is_killed(clean: Hosts, tmp_path: Path) -> 
     assert clean[0].kill_by_name("distdoctor record") == 1
     time.sleep(12)  # longer than a node waits for the head
     job.goes_on()
-    report = job.autopsy()
+    report = autopsy_of(job.record)
     assert (report["verdict"], report["findings"]) == ("unknown", [])
     job.ask_to_stop()
     assert job.joined.wait(LOST_S) == 0, job.said()
@@ -199,7 +187,7 @@ def test_a_job_goes_on_when_a_node_is_lost(clean: Hosts, tmp_path: Path) -> None
     job.goes_on()
     job.ask_to_stop()
     assert job.head.wait(LOST_S) == 0, job.said()
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert (report["verdict"], report["findings"]) == ("unknown", []), said
     gaps = json.dumps(report["not_examined"])
     assert "its node hostb was lost while other ranks went on" in gaps, gaps
@@ -217,5 +205,5 @@ def test_a_connection_that_comes_back_loses_nothing(
     job.goes_on()
     job.ask_to_stop()
     assert job.statuses() == (0, 0), job.said()
-    report, said = job.autopsy(), job.said()
+    report, said = autopsy_of(job.record), job.said()
     assert (report["verdict"], report["findings"]) == ("well", []), said

@@ -12,6 +12,7 @@ from distdoctor.postmortem.living.living_evidence import evidence_of
 from distdoctor.postmortem.living.looks import JobLook
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
 from distdoctor.postmortem.living.rank_conditions import condition_of
+from distdoctor.postmortem.living.seen_job import SeenJob, part_of
 from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.rank_environment import RankIdentity
 from distdoctor.postmortem.stacks.thread_stacks import (
@@ -171,4 +172,5 @@ def evidence(
     seen = watched(ranks, looks)
     each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
     conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
-    return evidence_of(job, each, conditions, recorded)
+    part = part_of(job, each, conditions, recorded or {})
+    return evidence_of(SeenJob((part,)))

@@ -18,8 +18,8 @@ from distdoctor.journal.private_files import append_line
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch import node_agent, node_head
-from distdoctor.launch.node_agent import NodeAgent
 from distdoctor.launch.known_node import FIRST_OF_NODES
+from distdoctor.launch.node_agent import NodeAgent
 from distdoctor.launch.node_head import NodeHead
 from distdoctor.launch.node_messages import from_head, from_node
 from distdoctor.launch.node_sockets import HeadSocket, NodeSocket, new_token
