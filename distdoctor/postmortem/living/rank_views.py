@@ -103,13 +103,18 @@ def view_of(
         kernel=" in ".join(part for part in (facts.call, facts.wchan) if part),
         memory_bytes=facts.memory_bytes,
         peers=peers_of(watched.pid),
-        helpers=_in_words(helpers),
+        helpers=in_words(helpers),
         status=exit_status_of(watched.pid) if has_ended else None,
         dump=dump,
     )
 
 
-def _in_words(helpers: Sequence[LivingProcess]) -> tuple[str, ...]:
+def in_words(helpers: Sequence[LivingProcess]) -> tuple[str, ...]:
+    """Processes that a rank has started, the first few, in words.
+
+    Args:
+        helpers: Which.
+    """
     words = [
         f"{one.pid} {' '.join(one.command)[:_LONGEST_COMMAND]}".strip()
         for one in helpers[:_MOST_HELPERS]

@@ -57,7 +57,7 @@ def save(part: JobPart, folder: Path) -> Path:
     Raises:
         LeavingsMissing: It cannot be written.
     """
-    host = os.uname().nodename
+    host = part.host or os.uname().nodename
     path = folder / f"{host}-{min(part.views, default=0)}.json"
     views = {rank: _masked(view) for rank, view in part.views.items()}
     told = _SavedPart(
