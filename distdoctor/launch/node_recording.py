@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from distdoctor.launch.bare_command import kept_back, started, until_ended
 from distdoctor.launch.node_agent import NodeAgent
 
-STEP_S = 0.05
+STEP_S = 0.1
 """From one look for what is new to the next; shorter ones take time from the job."""
 
 _LOOK_S = 2.0  # for processes of the job; it reads something of each in the machine

@@ -14,6 +14,15 @@ from typing import Any
 import pytest
 from node_jobs import LIMIT_S, LOST_S, PORT, TOKEN, Hosts, autopsy_of, our, torchrun
 
+from distdoctor.journal.environment import (
+    FOLDER_VARIABLE,
+    HEAD_VARIABLE,
+    RECORD_VARIABLE,
+    TOKEN_VARIABLE,
+)
+from distdoctor.probes import NEEDLE
+from distdoctor.probes.node_entry import HeadText
+
 RANKS = 4
 
 SCRIPT = """
@@ -207,3 +216,30 @@ def test_a_connection_that_comes_back_loses_nothing(
     assert job.statuses() == (0, 0), job.said()
     report, said = autopsy_of(job.record), job.said()
     assert (report["verdict"], report["findings"]) == ("well", []), said
+
+
+STARTS = """
+import os
+assert "DISTDOCTOR_RUN" not in os.environ
+"""
+
+
+def test_ranks_that_do_not_reach_the_head_go_on_after_one_wait(tmp_path: Path) -> None:
+    head = HeadText("127.0.0.1:9", "ab12", "elsewhere", sys.executable)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(NEEDLE),
+        "TMPDIR": str(tmp_path),
+        FOLDER_VARIABLE: str(tmp_path / "record"),
+        HEAD_VARIABLE: head.written(),
+        TOKEN_VARIABLE: TOKEN,
+        RECORD_VARIABLE: "1",
+    }
+    begun = time.monotonic()
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", STARTS], env=variables)
+        for _ in range(4)
+    ]
+    assert [rank.wait(LOST_S) for rank in ranks] == [0] * 4
+    assert time.monotonic() < begun + 2 * 15  # one waits, and the others with it
+    assert [*tmp_path.glob("distdoctor-*")] == []
