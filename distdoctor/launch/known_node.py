@@ -93,6 +93,14 @@ class KnownNode:
         state = self.states.get(pid)
         return not self.is_over and (state is None or state.lives)
 
+    def is_done(self) -> bool:
+        """Whether it has taken leave, or all its ranks have ended and it has told all.
+
+        What they have started may live on, and the node with it.
+        """
+        pids = list(self.pids.values())
+        return self.is_over or (bool(pids) and not any(map(self.lives, pids)))
+
     def as_lost(self, why: str) -> LostNode:
         """The node as the manifest names it if it tells no more.
 

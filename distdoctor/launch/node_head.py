@@ -102,7 +102,9 @@ class NodeHead:
             why: Why that is, of those that are not lost already.
         """
         return [
-            node.as_lost(node.lost or why) for node in self._known() if not node.is_over
+            node.as_lost(node.lost or why)
+            for node in self._known()
+            if not node.is_done()
         ]
 
     def asked(self) -> tuple[int, list[int]]:
@@ -128,7 +130,7 @@ class NodeHead:
         """Whether no node is there that has more to tell."""
         now = time.monotonic()
         return all(
-            node.is_over or node.lost or now > node.seen_s + LOST_S
+            node.is_done() or node.lost or now > node.seen_s + LOST_S
             for node in self._known()
         )
 

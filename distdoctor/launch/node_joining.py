@@ -23,6 +23,7 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.layout import NODE_LOCK_FILE
 from distdoctor.journal.private_files import make_private_folder, open_private
 from distdoctor.launch.command import starts_torchrun
+from distdoctor.launch.folder_guard import guarded_folder
 from distdoctor.launch.interruption import postponed
 from distdoctor.launch.node_agent import NodeAgent
 from distdoctor.launch.node_messages import Welcome
@@ -65,7 +66,8 @@ def join(address: str, token: str, command: Sequence[str]) -> int:
         welcome = agent.meet(MEET_S)
         environment = _environment(welcome, folder)
         if agent.only_records:
-            return recorded_part(agent, command, environment)
+            with guarded_folder(folder):
+                return recorded_part(agent, command, environment)
         environment[SUPERVISOR_VARIABLE] = str(os.getpid())
         environment.setdefault("PYTHONUNBUFFERED", "1")
         if starts_torchrun(command):

@@ -77,11 +77,13 @@ def forward_until_ended(
 ) -> None:
     """Forward what is new until nobody of the job is left on this node.
 
+    Or, once the head has gone, until no rank is: what they have started may live on.
+
     Args:
         agent: The connection to the head.
         living: Finds the processes of the job.
     """
-    while living():
+    while living() and not (agent.ends and not agent.living()):
         end = time.monotonic() + _LOOK_S
         while time.monotonic() < end:
             agent.step(STEP_S)
