@@ -162,6 +162,16 @@ def test_a_hang_that_was_ended_from_outside_is_told(
     assert found(report) == [("DD108", [3])], said
 
 
+def test_a_hang_that_was_killed_whole_is_told(clean: Hosts, tmp_path: Path) -> None:
+    job = NodesRecording(clean, tmp_path, "hang")
+    job.until_far()
+    time.sleep(8)
+    for host in clean:
+        host.end_all()
+    report, said = autopsy_of(job.record), job.said()
+    assert found(report) == [("DD108", [3])], said
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_job_that_is_ended_on_one_node_first_accuses_nobody(
     which: int, clean: Hosts, tmp_path: Path
