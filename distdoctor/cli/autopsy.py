@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +65,13 @@ _AT_MOST_S = 3600.0
     help="Of very many dumps: write their calls to this folder as columns (Parquet), "
     "and judge them from there.",
 )
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Of a job over several nodes: judge nothing, and write what is seen of its "
+    "ranks on this node to a file in this folder. Do so on all nodes at the same time; "
+    "then judge the folder.",
+)
 @ras_option
 @report_options
 def run(
@@ -75,6 +84,7 @@ def run(
     native: bool,
     worker_server: str,
     columns: Path | None,
+    save: Path | None,
     ras: str | None,
     report: ReportOptions,
 ) -> None:
@@ -96,18 +106,55 @@ def run(
         raise click.UsageError("--watch is for jobs that run")
     if living and columns is not None:
         raise click.UsageError("--columns goes with files and folders")
+    if save is not None:
+        if not living or watch or report.output is not None:
+            raise click.UsageError(
+                "--save goes with process numbers, --job or --all, and without --watch "
+                "and --output"
+            )
+        _save(_which(pids, name, everything, native, worker_server), save)
+        return
     if not living:
         judgements = [_judgement(list(paths), ras, columns)]
     else:
-        from distdoctor.postmortem.living.autopsy_of_processes import Which
-
-        which = Which(tuple(map(int, pids)), name, everything, native, worker_server)
+        which = _which(pids, name, everything, native, worker_server)
         until = time.monotonic() + at_most_s if watch else None
         judgements = _living(which, pause_s, until)
     first, *others = map(Judged, judgements)
     first.write(report, others)
     statuses = [one.status(report) for one in (first, *others)]
     click.get_current_context().exit(min(statuses, key=(1, 3, 4, 0).index))
+
+
+def _which(
+    pids: list[str], name: str, everything: bool, native: bool, worker_server: str
+) -> Which:
+    # Here, so that --help does not wait for numpy.
+    from distdoctor.postmortem.living.autopsy_of_processes import Which
+
+    return Which(tuple(map(int, pids)), name, everything, native, worker_server)
+
+
+def _save(which: Which, folder: Path) -> None:
+    """Write what is seen of one job on this node to a file."""
+    from distdoctor.model.run import named
+    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of, look_at
+    from distdoctor.postmortem.living.saved_parts import save
+
+    job, *others = jobs_of(which)
+    if others:
+        raise click.UsageError(
+            f"{1 + len(others)} jobs run here: name one of them, by --job or a process "
+            "number"
+        )
+    part = look_at(job, replace(which, is_whole=False)).part
+    path = save(part, folder)
+    ranks = f"{named(sorted(part.views))} of {part.world_size}"
+    click.echo(
+        f"distdoctor: {ranks} in {path}; when all nodes are there: distdoctor autopsy "
+        f"{shlex.quote(str(folder))}",
+        err=True,
+    )
 
 
 def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement]:
@@ -134,9 +181,10 @@ def _looked_at(which: Which) -> Iterator[Judgement]:
 
     for job in jobs_of(which):
         seen = look_at(job, which)
-        manifest = manifest_of(seen.evidence, [seen.script], job.directory)
+        evidence = seen.evidence
+        manifest = manifest_of(evidence, [seen.part.script], job.directory)
         manifest.seconds = seen.seconds
-        yield judge_run(run_of(seen.evidence), manifest)
+        yield judge_run(run_of(evidence), manifest)
 
 
 def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judgement:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distdoctor.cli.node_options import NODE_OPTIONS
 from distdoctor.cli.options import bundled
 from distdoctor.cli.simulation_options import command_alone, ranks_to_play
 from distdoctor.errors import LaunchRefused
@@ -310,19 +311,7 @@ _OPTIONS = (
         help="On GPUs, do not have NCCL write its debug log (NCCL_DEBUG=INFO) into the "
         "record. Without the option, what you have set of it yourself stays as it is.",
     ),
-    click.option(
-        "--nodes",
-        type=click.IntRange(min=0),
-        default=0,
-        help="The job has so many nodes, and `distdoctor join` starts its part on each "
-        "of the others. Of mpirun and srun, it is seen whether they use others.",
-    ),
-    click.option(
-        "--listen",
-        metavar="HOST[:PORT]",
-        help="Address of this machine at which other nodes find it; by default that of "
-        "the job's own network interface.",
-    ),
+    *NODE_OPTIONS,
     click.option(
         "--record",
         type=click.Path(path_type=Path),

@@ -17,9 +17,9 @@ from distdoctor.launch.interruption import signals_interrupt
 def run(context: click.Context, head: str) -> None:
     """Run the part of a job over several nodes that is on this one.
 
-    `distdoctor check --nodes 2 -- torchrun …` on the first node prints the address HEAD
-    and a token; on each other node, `DISTDOCTOR_TOKEN=… distdoctor join HEAD --
-    torchrun …` starts the rest. The report is written on the first.
+    `distdoctor check --nodes 2 -- torchrun …` (or record) on the first node prints the
+    address HEAD and a token; on each other node, `DISTDOCTOR_TOKEN=… distdoctor join
+    HEAD -- torchrun …` starts the rest. The first has the report, or the record.
     """
     # Here, so that --help does not wait for numpy.
     from distdoctor.launch.command import given_command

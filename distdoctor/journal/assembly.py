@@ -36,6 +36,7 @@ from distdoctor.journal.folder import (
 )
 from distdoctor.journal.generations import generations
 from distdoctor.journal.layout import COMPARISON_FILE
+from distdoctor.journal.lost_nodes import left_behind
 from distdoctor.journal.packed_texts import members_of
 from distdoctor.journal.reader import Header, JournalReader, Records
 from distdoctor.journal.record_files import lost_files
@@ -214,6 +215,7 @@ class _Journal:
     life: list[tuple[int, Event]]
     groups: list[str]  # texts, by the numbers used in `calls`
     partial: str
+    last_ns: int  # time of its last record; 0: it has none
 
 
 class _Assembly:
@@ -235,6 +237,7 @@ class _Assembly:
         self._journals: dict[int, _Journal] = {}
         self._restarts: dict[int, int] = {}
         self._blind: set[int] = set()
+        self._left_behind: dict[int, str] = {}
         self._unranked: list[_Journal] = []
         self.streams: dict[int, list[Streams]] = {}  # by process
         self.children: dict[int, list[InChild]] = {}
@@ -252,6 +255,7 @@ class _Assembly:
                 self._losses.get(header.rank, ""),
                 self._lost.get(header.pid, ""),
             ),
+            int(records["time_ns"].max()) if len(records) else 0,
         )
         if header.rank < 0:
             self._unranked.append(journal)
@@ -321,6 +325,15 @@ class _Assembly:
                 self._blind.add(rank)
                 del self._journals[rank]
 
+    def _leave_out_the_left_behind(self) -> None:
+        """Take ranks as unseen of whose lost node others went on without a word."""
+        last_ns = {one.header.pid: one.last_ns for one in self._journals.values()}
+        behind = left_behind(self._manifest, last_ns)
+        for rank, journal in list(self._journals.items()):
+            if journal.header.pid in behind:
+                self._left_behind[rank] = behind[journal.header.pid]
+                del self._journals[rank]
+
     def _outside(self) -> tuple[Failure, ...]:
         """How processes failed that never had a rank; their parents come last."""
         parents = {end.by for end in self._exits.values()}
@@ -343,6 +356,7 @@ class _Assembly:
         size = self._size()
         self._adopt_the_rest(size)
         self._leave_out_the_blind()
+        self._leave_out_the_left_behind()
         unseen = self._unseen(size, damaged)
         life = {}
         for rank, journal in self._journals.items():
@@ -408,6 +422,7 @@ class _Assembly:
             if rank in unseen:
                 why = self._losses.get(rank, _UNCOUNTED)
                 unseen[rank] = f"its probes failed: {why}"
+        unseen |= self._left_behind
         for path, why in damaged.items():
             player, _, number = path.name.split(".")[0].partition("-")
             is_rank = player == "rank" and number.isascii() and number.isdigit()

@@ -102,6 +102,7 @@ class LostNode(msgspec.Struct, kw_only=True):
     host: str
     why: str
     pids: list[Pid] = []  # of its ranks
+    told_ns: Count = 0  # all that its ranks had written by then is known
 
 
 class Manifest(msgspec.Struct, kw_only=True):

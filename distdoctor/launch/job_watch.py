@@ -64,7 +64,7 @@ class JobWatch:
         self.head = head
         looks: Looks = ProcessLooks(StackTaker(plan.folder))
         if head is not None:
-            from distdoctor.launch.node_head import JobLooks
+            from distdoctor.launch.job_looks import JobLooks
 
             looks = JobLooks(looks, head)
         self.watchdog = Watchdog(plan.folder, manifest, alone=plan.alone, looks=looks)

@@ -14,9 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.record_growth import FilePart, Part, RecordGrowth
 from distdoctor.launch.node_messages import (
     VERSION,
+    Asked,
     Bye,
     Census,
     Echo,
@@ -59,7 +61,8 @@ class NodeAgent:
         folder: The node's record folder.
 
     Attributes:
-        ends: Whether the head wants the job to end.
+        ends: Whether the head wants the job to end, or goes.
+        only_records: Nobody watches the job: it is recorded, and not ended.
     """
 
     def __init__(self, socket: NodeSocket, folder: Path) -> None:
@@ -74,7 +77,8 @@ class NodeAgent:
         self._census_s = self._forwarded_s = self._pace_s = 0.0
         self._dead: set[int] = set()
         self._told_dead: set[int] = set()
-        self.ends = False
+        self._begun_ns = self._asked_ns = 0
+        self.ends = self.only_records = False
 
     @property
     def lost(self) -> bool:
@@ -97,6 +101,7 @@ class NodeAgent:
                 self._say(Hello(VERSION, os.uname().nodename))
             message = self._hear(_POLL_S)
             if isinstance(message, Welcome):
+                self.only_records = RECORD_VARIABLE in message.variables
                 return message
             if isinstance(message, TurnedAway):
                 raise LaunchRefused(f"the head does not take this node: {message.why}")
@@ -104,6 +109,14 @@ class NodeAgent:
             f"the head did not answer for {wait_s:.0f} s; is it there, is the address "
             "right, may it be reached from this node, and is the token the same?"
         )
+
+    def asked(self) -> None:
+        """Have the head told that this part of the job is asked to end.
+
+        What its ranks do from now on, they do because of that. It may be called by
+        another thread, or while a signal is handled.
+        """
+        self._asked_ns = self._asked_ns or time.monotonic_ns()
 
     def step(self, wait_s: float = _POLL_S) -> None:
         """Hear the head, and tell it what is new; called many times a second."""
@@ -113,10 +126,16 @@ class NodeAgent:
             message = self._hear(0.0)
         while self._stacks and self._stacks[0].done():
             self._say(self._stacks.pop(0).result())
+        if self._asked_ns > 0:
+            self._say(Asked(self._asked_ns))
+            self._asked_ns = -1  # once
         self._forward()
 
     def finish(self, within_s: float) -> bool:
         """Send what is left, when nobody writes the record any more, and take leave.
+
+        Of a job that is only recorded, no leave is taken while a rank lives: it may
+        write more.
 
         Returns:
             Whether the head has taken all of it.
@@ -128,9 +147,16 @@ class NodeAgent:
             is_done = self._pending is None and self._sent == self._taken
             looks += is_done
             if is_done and looks > 1:  # the first may have been under way before
+                if self.only_records and self.living():
+                    return False
                 self._say(Bye())
                 return True
         return False
+
+    def living(self) -> set[int]:
+        """Processes of ranks that have not ended."""
+        pids = {header.pid for _, header in self._growth.journals()}
+        return {pid for pid in pids if self._looks.lives(pid)}
 
     def close(self) -> None:
         """Close the connection."""
@@ -180,13 +206,13 @@ class NodeAgent:
         now = time.monotonic()
         if self._sent == self._taken:
             self._progress_s = now
-        elif now > self._progress_s + _UNTAKEN_S:
+        elif now > self._progress_s + _UNTAKEN_S and not self.lost:
             self._progress_s = now
             self._say(Lost())
         if self._pending is None:
             if now < self._forwarded_s + self._pace_s:
                 return
-            self._forwarded_s = now
+            self._forwarded_s, self._begun_ns = now, time.monotonic_ns()
             self._dead = self._ended()  # before what they wrote is read
             self._pending = self._growth.parts()
         while self._sent < self._taken + _WINDOW:
@@ -213,7 +239,7 @@ class NodeAgent:
 
     def _ended(self) -> set[int]:
         pids = {header.pid for _, header in self._growth.journals()}
-        return {pid for pid in pids if not self._looks.lives(pid)}
+        return pids - self.living()
 
     def _tell(self, now: float) -> None:
         """How processes stand, behind all that they wrote until then."""
@@ -225,6 +251,9 @@ class NodeAgent:
             if pid in self._dead:
                 states.append(ProcessState(pid, lives=False))
                 continue
+            if self.only_records:  # who asks for more takes time from the job
+                states.append(ProcessState(pid, lives=True))
+                continue
             states.append(
                 ProcessState(
                     pid,
@@ -234,7 +263,7 @@ class NodeAgent:
                     restarts=self._looks.restarts_left([pid]),
                 )
             )
-        self._say(Census(time.monotonic_ns(), states))
+        self._say(Census(time.monotonic_ns(), states, self._begun_ns))
 
 
 def _size(part: Part) -> int:

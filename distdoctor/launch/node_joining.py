@@ -12,6 +12,7 @@ from pathlib import Path
 
 from distdoctor.journal.environment import (
     CLOCK_VARIABLE,
+    FOLDER_VARIABLE,
     LAUNCHER_VARIABLE,
     NODE_VARIABLE,
     OUTPUT_VARIABLE,
@@ -22,9 +23,11 @@ from distdoctor.journal.environment import (
 from distdoctor.journal.layout import NODE_LOCK_FILE
 from distdoctor.journal.private_files import make_private_folder, open_private
 from distdoctor.launch.command import starts_torchrun
+from distdoctor.launch.folder_guard import guarded_folder
 from distdoctor.launch.interruption import postponed
 from distdoctor.launch.node_agent import NodeAgent
 from distdoctor.launch.node_messages import Welcome
+from distdoctor.launch.node_recording import recorded_part
 from distdoctor.launch.node_sockets import NodeSocket
 from distdoctor.launch.process_tree import ProcessTree
 from distdoctor.probes import NEEDLE
@@ -33,11 +36,13 @@ MEET_S = 300.0
 """Nodes may be started in any order, and by hand."""
 
 _FINISH_S = 10.0
-_NOT_OURS = (OWNER_VARIABLE, OUTPUT_VARIABLE, TOKEN_VARIABLE)
+_NOT_OURS = (OWNER_VARIABLE, OUTPUT_VARIABLE, TOKEN_VARIABLE, SUPERVISOR_VARIABLE)
 
 
 def join(address: str, token: str, command: Sequence[str]) -> int:
     """Run a command under the watch of a head on another node.
+
+    If the head only records the job, the command runs as it would without us.
 
     Args:
         address: Of the head, HOST:PORT.
@@ -59,10 +64,18 @@ def join(address: str, token: str, command: Sequence[str]) -> int:
         os.close(open_private(folder / NODE_LOCK_FILE, os.O_RDWR | os.O_CREAT))
         sys.stderr.write(f"distdoctor: this node joins {address}\n")
         welcome = agent.meet(MEET_S)
+        environment = _environment(welcome, folder)
+        if agent.only_records:
+            with guarded_folder(folder):
+                return recorded_part(agent, command, environment)
+        environment[SUPERVISOR_VARIABLE] = str(os.getpid())
+        environment.setdefault("PYTHONUNBUFFERED", "1")
+        if starts_torchrun(command):
+            environment[LAUNCHER_VARIABLE] = "1"
         with postponed():
             tree = ProcessTree(
                 command,
-                _environment(welcome, folder, command),
+                environment,
                 Path.cwd(),
                 str(folder),
                 streams=(None, None, None),
@@ -78,21 +91,16 @@ def join(address: str, token: str, command: Sequence[str]) -> int:
     return 1 if status is None else status if status >= 0 else 128 - status
 
 
-def _environment(
-    welcome: Welcome, folder: Path, command: Sequence[str]
-) -> dict[str, str]:
+def _environment(welcome: Welcome, folder: Path) -> dict[str, str]:
     inherited = {n: value for n, value in os.environ.items() if n not in _NOT_OURS}
     path = [str(NEEDLE), os.environ.get("PYTHONPATH", "")]
     variables = {
-        "PYTHONUNBUFFERED": "1",
         **inherited,
         **welcome.variables,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         NODE_VARIABLE: str(folder),
-        SUPERVISOR_VARIABLE: str(os.getpid()),
+        FOLDER_VARIABLE: str(folder),
         CLOCK_VARIABLE: str(welcome.ahead_ns),
     }
     variables.pop(TOKEN_VARIABLE, None)  # its ranks need none
-    if starts_torchrun(command):
-        variables[LAUNCHER_VARIABLE] = "1"
     return variables

@@ -7,7 +7,7 @@ import msgspec
 from distdoctor.journal.folder import StackSample
 from distdoctor.journal.record_growth import FilePart, JournalPart, Position
 
-VERSION = 1
+VERSION = 2
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
@@ -46,6 +46,13 @@ class Census(_Message, frozen=True, tag="census"):
 
     at_ns: int
     states: list[ProcessState]
+    told_ns: int = 0  # all that ranks had written by then was sent, by its clock
+
+
+class Asked(_Message, frozen=True, tag="asked"):
+    """The node's part of a job that is recorded is about to be ended from outside."""
+
+    at_ns: int  # by the node's clock
 
 
 class Stacks(_Message, frozen=True, tag="stacks"):
@@ -114,7 +121,7 @@ class End(_Message, frozen=True, tag="end"):
     """End all processes of the job, send what is left, and say goodbye."""
 
 
-FromNode = Hello | Parts | Census | Stacks | Echo | Lost | Bye
+FromNode = Hello | Parts | Census | Asked | Stacks | Echo | Lost | Bye
 
 FromHead = Welcome | TurnedAway | Ping | Rewind | StackOrder | End
 

@@ -80,7 +80,11 @@ def _variables(plan: NodePlan, port: int) -> dict[str, str]:
 
 
 def head_for(
-    plan: NodePlan, folder: Path, environment: dict[str, str]
+    plan: NodePlan,
+    folder: Path,
+    environment: dict[str, str],
+    *,
+    only_listens: bool = False,
 ) -> tuple[NodeHead, dict[str, str]]:
     """Let nodes come.
 
@@ -88,6 +92,7 @@ def head_for(
         plan: How the job is watched.
         folder: The record folder.
         environment: Of the job on this node.
+        only_listens: The job is recorded, and not watched.
 
     Returns:
         The head, and variables that processes of the job find on all nodes.
@@ -104,4 +109,5 @@ def head_for(
     number = open_private(folder / NODE_LOCK_FILE, os.O_RDWR | os.O_CREAT)
     os.close(number)
     given = {name: environment[name] for name in _GIVEN if name in environment}
-    return NodeHead(socket, folder, {**given, **variables}), variables
+    told = {**given, **variables}
+    return NodeHead(socket, folder, told, only_listens=only_listens), variables

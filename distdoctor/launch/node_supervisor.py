@@ -6,6 +6,8 @@ HEAD is what `HEAD_VARIABLE` tells, FOLDER the node's record folder. The first r
 the node starts it (`distdoctor.probes.node_entry`) and goes on when it has left: then
 two processes stay, of which one does the work. Should that be killed, the other ends
 the ranks in its place; in any case neither ranks nor the folder are left behind.
+
+Ranks of a job that is only recorded are never ended: they are waited for.
 """
 
 from __future__ import annotations
@@ -16,17 +18,28 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distdoctor.errors import LaunchRefused
-from distdoctor.journal.environment import HEAD_VARIABLE, TOKEN_VARIABLE
+from distdoctor.journal.environment import (
+    HEAD_VARIABLE,
+    RECORD_VARIABLE,
+    TOKEN_VARIABLE,
+)
 from distdoctor.journal.layout import NODE_FILE
 from distdoctor.journal.private_files import replace_private
 from distdoctor.launch.orphan_guard import carriers, end_all
 from distdoctor.probes.node_entry import HeadText
 
+if TYPE_CHECKING:
+    from distdoctor.launch.node_agent import NodeAgent
+
 _MEET_S = 45.0
+_MEET_RECORDING_S = 15.0  # the job waits meanwhile, and is to go on as without us
+_LOOK_S = 2.0
 _FINISH_S = 6.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _READY = b"ready"
@@ -76,12 +89,22 @@ def _guard(head: HeadText, folder: Path, tell: int) -> None:
             break
         except InterruptedError:
             continue
-    end_all(lambda: carriers(mark))
+    if _only_records():
+        while any(carriers(mark)):
+            time.sleep(_LOOK_S)
+    else:
+        end_all(lambda: carriers(mark))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _only_records() -> bool:
+    return RECORD_VARIABLE in os.environ
 
 
 def _follow_in_death(guard: int) -> None:
     """Be asked to end when the guard dies: nobody would clean up behind us then."""
+    if _only_records():
+        return  # we clean up ourselves, once the ranks have ended
     signal.signal(signal.SIGTERM, _terminated)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != guard:
@@ -93,16 +116,22 @@ def _terminated(_number: int, _frame: object) -> None:
 
 
 def _work(head: HeadText, folder: Path, mark: bytes, tell: int) -> None:
-    """Watch the ranks of this node until the head wants them to end, or is lost."""
+    """Watch the ranks of this node until the head wants them to end, or is lost.
+
+    Or, of a job that is only recorded, until they have ended.
+    """
     # Here, behind the forks: it starts threads.
     from distdoctor.launch.node_agent import NodeAgent
+    from distdoctor.launch.node_recording import forward_until_ended
     from distdoctor.launch.node_sockets import NodeSocket
 
-    end: Callable[[], object] = lambda: end_all(lambda: carriers(mark))  # noqa: E731
+    recorded = _only_records()
+    if recorded:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         token = os.environ.get(TOKEN_VARIABLE, "")
         agent = NodeAgent(NodeSocket(head.address, token), folder)
-        welcome = agent.meet(_MEET_S)
+        welcome = agent.meet(_MEET_RECORDING_S if recorded else _MEET_S)
     except LaunchRefused as error:
         os.write(tell, str(error).encode())
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,14 +141,25 @@ def _work(head: HeadText, folder: Path, mark: bytes, tell: int) -> None:
         replace_private(folder / NODE_FILE, json.dumps(node).encode())
         os.write(tell, _READY)
         os.close(tell)
-        while not (agent.ends or agent.lost):
-            agent.step()
-        end()
+        if recorded:
+            # A scheduler that ends the job asks us as well.
+            signal.signal(signal.SIGTERM, lambda *_: agent.asked())
+            forward_until_ended(agent, lambda: [*carriers(mark)])
+        else:
+            _watch(agent, mark)
         agent.finish(_FINISH_S)
         agent.close()
     finally:
-        end()
+        if not recorded:
+            end_all(lambda: carriers(mark))
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _watch(agent: NodeAgent, mark: bytes) -> None:
+    """Forward until the head wants the ranks to end, or is lost, and end them."""
+    while not (agent.ends or agent.lost):
+        agent.step()
+    end_all(lambda: carriers(mark))
 
 
 if __name__ == "__main__":

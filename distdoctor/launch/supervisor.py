@@ -32,7 +32,7 @@ from distdoctor.journal.environment import (
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-from distdoctor.journal.folder import LostNode, Manifest
+from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import DEFAULT_BYTES
 from distdoctor.journal.secret_masking import (
     MASK_KEY,
@@ -190,8 +190,7 @@ class _Supervisor:
         """Have the ranks of other nodes ended, and take what they still say."""
         head.end()
         head.close()
-        for host, (why, pids) in head.lost().items():
-            self.manifest.lost_nodes.append(LostNode(host=host, why=why, pids=pids))
+        self.manifest.lost_nodes += head.lost()
         wanted = self.plan.nodes.nodes if self.plan.nodes is not None else 0
         if (came := 1 + len(head.hosts())) < wanted:
             self.manifest.remarks.append(f"{came} of {wanted} nodes came")

@@ -71,6 +71,7 @@ class ProcessView:
         peers: Hosts and ports that it is connected to, the first few.
         helpers: Processes that it has started, in words.
         remark: Why its stacks are not known; empty: they are.
+        host: The machine it runs on; empty: that which looked.
     """
 
     rank: int
@@ -83,3 +84,4 @@ class ProcessView:
     peers: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     remark: str = ""
+    host: str = ""

@@ -14,6 +14,7 @@ from distdoctor.postmortem.horovod_timeline import timeline_reader
 from distdoctor.postmortem.job_evidence import Evidence
 from distdoctor.postmortem.job_output import output_files
 from distdoctor.postmortem.leavings import Leaving, find, whole
+from distdoctor.postmortem.living import saved_parts
 from distdoctor.postmortem.nccl_inspector import inspector_reader
 from distdoctor.postmortem.nccl_logs import nccl_reader
 from distdoctor.postmortem.nccl_ras import ras_reader
@@ -33,6 +34,7 @@ READERS: tuple[Reader, ...] = (
     profiler_reader.READER,  # before that of dumps, which are JSON with groups, too
     recorder_reader.READER,
     column_reader.READER,
+    saved_parts.READER,
     stack_reader.READER,
     ras_reader.READER,
     inspector_reader.READER,
@@ -50,6 +52,7 @@ BESIDE: tuple[Reader, ...] = (output_files.READER, nccl_reader.READER)
 """Readers of files that may hold another kind as well: logs of NCCL lie in output."""
 
 ALONE: tuple[Reader, ...] = (
+    saved_parts.READER,
     ras_reader.READER,
     inspector_reader.READER,
     timeline_reader.READER,

@@ -98,6 +98,9 @@ def enter() -> None:
     lock = open_private(folder / NODE_LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.fstat(lock).st_nlink:
+            # Who had the lock did not reach the head: each would wait as long for it.
+            raise OSError("this node does not reach the head")
         node = _told_by(folder) or _started(head, folder)
     finally:
         os.close(lock)

@@ -139,6 +139,7 @@ class ProcessData(msgspec.Struct, kw_only=True):
     peers: list[str]  # hosts and ports that it is connected to
     helpers: list[str]  # processes that it has started
     remark: str  # why its stacks are not known
+    host: str = ""  # its machine; empty: that which looked
 
 
 class FileData(msgspec.Struct, kw_only=True):

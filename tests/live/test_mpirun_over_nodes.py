@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import remote_shell
-from node_jobs import LIMIT_S, LOST_S, Hosts, our
+from node_jobs import LIMIT_S, LOST_S, Hosts, autopsy_of, our
 
 TRAINING = """
 import os, sys, time
@@ -57,18 +57,29 @@ def shell(clean: Hosts, tmp_path: Path) -> Iterator[Path]:
 
 
 class Mpirun:
-    """A check of a job that mpirun starts on both hosts."""
+    """A check, or a recording, of a job that mpirun starts on both hosts."""
 
-    def __init__(self, hosts: Hosts, shell: Path, folder: Path, how: str) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        shell: Path,
+        folder: Path,
+        how: str,
+        *,
+        recorded: bool = False,
+    ) -> None:
         script = folder / "training.py"
         script.write_text(TRAINING)
         self.report, self.record = folder / "report.json", folder / "record"
         network = hosts[0].address.rpartition(".")[0] + ".0/24"
         options = ["--format", "json", "--output", str(self.report)]
+        options += ["--record", str(self.record), "--budget", "100"]
+        if recorded:
+            options = ["--to", str(self.record)]
         self.head = hosts[0].start(
             [
-                *our("check"),
-                *(*options, "--record", str(self.record), "--budget", "100"),
+                *our("record" if recorded else "check"),
+                *options,
                 *("--listen", hosts[0].wire, "--"),
                 *("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "4"),
                 *("--host", ",".join(f"{host.name}:2" for host in hosts)),
@@ -140,3 +151,42 @@ def test_a_killed_head_leaves_nothing_on_the_other_node(
     end = time.monotonic() + LOST_S
     while clean[1].said("pgrep", "-f", OF_NODE) and time.monotonic() < end:
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize("how", ["well", "sick"])
+def test_a_recorded_job_of_mpirun_is_told_as_on_one_machine(
+    how: str, clean: Hosts, shell: Path, tmp_path: Path
+) -> None:
+    job = Mpirun(clean, shell, tmp_path, how, recorded=True)
+    job.under_way()
+    if how == "sick":  # it hangs until somebody ends it
+        time.sleep(12)
+        assert clean[0].kill_by_name("distdoctor record", signal.SIGTERM) == 1
+    status, _, said = job.outcome()
+    report = autopsy_of(tmp_path / "record")
+    assert (report["verdict"], report["world_size"]) == (how, 4), said
+    if how == "sick":
+        assert status, said
+        (finding,) = report["findings"]
+        assert (finding["code"], finding["ranks"]) == ("DD108", [3]), said
+    else:
+        assert status == 0, said
+
+
+def test_a_recorded_job_goes_on_when_what_forwards_it_is_killed(
+    clean: Hosts, shell: Path, tmp_path: Path
+) -> None:
+    job = Mpirun(clean, shell, tmp_path, "endless", recorded=True)
+    job.under_way()
+    pids = clean[1].said("pgrep", "-f", OF_NODE).split()
+    assert len(pids) == 2
+    clean[1].said("kill", f"-{int(signal.SIGKILL)}", pids[-1])
+    time.sleep(12)
+    ranks = f"training.py {clean[0].address}"
+    assert len(clean[1].said("pgrep", "-f", f"python.* .*{ranks}").split()) == 2
+    assert clean[0].kill_by_name("distdoctor record", signal.SIGTERM) == 1
+    status, _, said = job.outcome(LOST_S + 20)
+    assert status, said
+    report = autopsy_of(tmp_path / "record")
+    assert (report["verdict"], report["findings"]) == ("unknown", []), said
+    assert "its node hostb was lost" in json.dumps(report["not_examined"]), said

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_jobs import LIMIT_S, Hosts, our
+from node_jobs import LIMIT_S, Hosts, autopsy_of, our
 
 TRAINING = """
 import os, sys, time
@@ -129,7 +130,46 @@ def test_a_job_of_slurm_is_told_as_on_one_machine(
     assert [(one["code"], one["ranks"]) for one in told["findings"]] == (
         [("DD108", [3])] if how == "sick" else []
     )
+    assert_nothing_is_left(hosts, said)
+
+
+@pytest.mark.parametrize("how", ["well", "sick"])
+def test_a_recorded_job_of_slurm_is_told_as_on_one_machine(
+    how: str, hosts: Hosts, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    script, record = tmp_path / "training.py", tmp_path / "record"
+    script.write_text(TRAINING)
+    head = hosts[0].start(
+        [
+            *(*our("record"), "--to", str(record), "--listen", hosts[0].wire, "--"),
+            *("srun", "--nodes", "2", "--ntasks", "4", "--overcommit"),
+            *(sys.executable, str(script), hosts[0].address, how),
+        ],
+        **slurm,
+    )
+    if how == "sick":  # it hangs until somebody ends it
+        end = time.monotonic() + LIMIT_S
+        while len([*record.glob("rank-*.journal")]) < 4 and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(12)
+        assert hosts[0].kill_by_name("distdoctor record", signal.SIGTERM) == 1
+    said, _ = head.communicate(timeout=LIMIT_S)
+    told = autopsy_of(record)
+    assert (told["verdict"], told["world_size"]) == (how, 4), said
+    assert bool(head.returncode) == (how == "sick")
+    assert [(one["code"], one["ranks"]) for one in told["findings"]] == (
+        [("DD108", [3])] if how == "sick" else []
+    )
+    assert_nothing_is_left(hosts, said)
+
+
+def assert_nothing_is_left(hosts: Hosts, said: str) -> None:
     for host in hosts:
-        ours = [one for one in host.processes() if "distdoctor" in one]
-        folders = host.said("find", str(host.own), "-name", "distdoctor-*")
+        end = time.monotonic() + 8
+        while True:
+            ours = [one for one in host.processes() if "distdoctor" in one]
+            folders = host.said("find", str(host.own), "-name", "distdoctor-*")
+            if (ours, folders) == ([], "") or time.monotonic() > end:
+                break
+            time.sleep(0.2)
         assert (ours, folders) == ([], ""), said

@@ -12,6 +12,7 @@ from distdoctor.postmortem.living.living_evidence import evidence_of
 from distdoctor.postmortem.living.looks import JobLook
 from distdoctor.postmortem.living.process_facts import ProcessFacts, ThreadFacts
 from distdoctor.postmortem.living.rank_conditions import condition_of
+from distdoctor.postmortem.living.seen_job import JobPart, SeenJob, part_of
 from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.rank_environment import RankIdentity
 from distdoctor.postmortem.stacks.thread_stacks import (
@@ -158,12 +159,28 @@ def evidence(
     spawned: bool = False,
 ) -> Evidence:
     """What looks at such a job tell."""
+    part = seen_part(ranks, world_size, directory, looks, recorded, spawned=spawned)
+    return evidence_of(SeenJob((part,)))
+
+
+def seen_part(
+    ranks: Mapping[int, Acts],
+    world_size: int = 0,
+    directory: str = "/job",
+    looks: int = 8,
+    recorded: Mapping[int, bytes] | None = None,
+    *,
+    spawned: bool = False,
+    size_here: int = 8,
+) -> JobPart:
+    """What is seen of such a job on one machine, of so many ranks."""
     size = world_size or len(ranks)
     processes = {
         rank: LivingProcess(FIRST_PID + rank, 1, directory=directory) for rank in ranks
     }
     identities = {
-        rank: RankIdentity("job", rank, size, rank % 8, min(size, 8)) for rank in ranks
+        rank: RankIdentity("job", rank, size, rank % size_here, min(size, size_here))
+        for rank in ranks
     }
     if spawned:  # by their parent, and their environment tells nothing
         identities = {}
@@ -171,4 +188,4 @@ def evidence(
     seen = watched(ranks, looks)
     each = {rank: WatchedProcess(FIRST_PID + rank, seen) for rank in ranks}
     conditions = {rank: condition_of(one, directory) for rank, one in each.items()}
-    return evidence_of(job, each, conditions, recorded)
+    return part_of(job, each, conditions, recorded or {})

@@ -1,6 +1,7 @@
 """A job over two hosts under watch: started on the first, and joined on the second."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,14 @@ LOST_S = 45.0  # a side waits 10, and then ends what it has
 def our(command: str) -> list[str]:
     """A command of ours."""
     return [sys.executable, "-m", "distdoctor", command]
+
+
+def autopsy_of(record: Path) -> dict[str, Any]:
+    """What is told of what lies in a folder."""
+    command = [*our("autopsy"), str(record), "--format", "json"]
+    done = subprocess.run(command, cwd=record.parent, capture_output=True, check=False)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def torchrun(hosts: Hosts, node: int, ranks: int, *script: str) -> list[str]:

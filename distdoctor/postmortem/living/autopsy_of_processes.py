@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.errors import LeavingsMissing
@@ -29,12 +29,16 @@ from distdoctor.postmortem.living.rank_conditions import (
     RankState,
     condition_of,
 )
+from distdoctor.postmortem.living.seen_job import JobPart, SeenJob, part_of
 from distdoctor.postmortem.living.watched_process import WatchedProcess
 from distdoctor.postmortem.living.worker_servers import WorkerServers, sockets_named
 from distdoctor.postmortem.stacks.spawned_ranks import rank_in
 
 PAUSES_S = (2.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0)
 """Between looks: together a little longer than DD204 asks for."""
+
+PAUSES_APART_S = (*PAUSES_S, 5.0, 5.0)
+"""The same where a part of a job is looked at, and others at about the same time."""
 
 _SHORT_S = 6.0
 """Of looking, for what more looks would not tell better."""
@@ -59,6 +63,7 @@ class Which:
         native: Take native functions as well, of jobs that are not too large.
         worker_server: Path of the sockets of the ranks' worker servers, with `{rank}`
             in it; empty: what the environment of each names.
+        is_whole: The job is judged from here; else this is a part of what is judged.
     """
 
     pids: tuple[int, ...] = ()
@@ -66,6 +71,7 @@ class Which:
     everything: bool = False
     native: bool = True
     worker_server: str = ""
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +80,18 @@ class LookedAt:
 
     Attributes:
         job: Its ranks.
-        evidence: What was seen.
-        script: What it runs, for readers.
-        seconds: For how long it was looked at.
+        part: What was seen of it on this machine.
+        seconds: How long that took.
     """
 
     job: LivingJob
-    evidence: Evidence
-    script: str
+    part: JobPart
     seconds: float
+
+    @property
+    def evidence(self) -> Evidence:
+        """What that tells, if the job has no other part."""
+        return evidence_of(SeenJob((self.part,)))
 
 
 def jobs_of(which: Which) -> list[LivingJob]:
@@ -129,27 +138,33 @@ def look_at(
         }
 
     def goes_on(looks: list[JobLook]) -> bool:
+        if not how.is_whole:
+            return _may_hang_elsewhere(conditions(looks))
         return _is_worth_more(conditions(looks), looks)
 
     recorded = servers.recorded(pids.values())
-    asked_s = time.monotonic()
+    asked_s, now_s = time.monotonic(), time.time()
     looks = watch(
         list(pids.values()),
         [pid for some in helpers.values() for pid in some],
-        PAUSES_S,
+        PAUSES_S if how.is_whole else PAUSES_APART_S,
         goes_on,
         native=how.native and len(pids) <= _MOST_NATIVE,
         servers=servers,
         pause=pause,
     )
+    begun_s = now_s + looks[0].ended_s - asked_s
     watched = {rank: WatchedProcess(pid, looks) for rank, pid in pids.items()}
     same: dict[int, bytes] = {}
     if recorded:
         pause(max(0.0, asked_s + SAME_FOR_S - time.monotonic()))
         same = equal_dumps(job, recorded, servers.recorded(pids.values()))
-    evidence = evidence_of(job, watched, conditions(looks), same)
-    seconds = looks[-1].ended_s - looks[0].at_s
-    return LookedAt(job, evidence, _script(job), round(seconds, 1))
+    part = part_of(
+        *(job, watched, conditions(looks), same),
+        script=_script(job),
+        begun_s=begun_s,
+    )
+    return LookedAt(job, part, round(looks[-1].ended_s - looks[0].at_s, 1))
 
 
 def _is_worth_more(
@@ -167,6 +182,12 @@ def _is_worth_more(
     stuck = {RankState.STUCK, RankState.STOPPED}
     locked = any(one.lock is not None for one in conditions.values())
     return RankState.CALLING not in kinds and (bool(stuck & set(kinds)) or locked)
+
+
+def _may_hang_elsewhere(conditions: Mapping[int, RankCondition]) -> bool:
+    """Whether all ranks may hang, with those of other machines."""
+    moving = {RankState.MOVING, RankState.UNSEEN}
+    return not any(one.condition in moving for one in conditions.values())
 
 
 def _servers(job: LivingJob, pattern: str) -> WorkerServers:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.model.operations import CODE_OF, OPERATIONS
 from distdoctor.model.run import named
-from distdoctor.postmortem.living.job_finding import LivingJob
 from distdoctor.postmortem.living.rank_conditions import RankCondition, RankState
-from distdoctor.postmortem.living.watched_process import WatchedProcess
-from distdoctor.postmortem.stacks.frame_meanings import call_of
+from distdoctor.postmortem.living.seen_job import SeenJob
 
 
 def operations(conditions: Mapping[int, RankCondition]) -> dict[str, list[int]]:
@@ -30,52 +28,41 @@ def operations(conditions: Mapping[int, RankCondition]) -> dict[str, list[int]]:
     return found
 
 
-def are_apart(
-    job: LivingJob,
-    watched: Mapping[int, WatchedProcess],
-    conditions: Mapping[int, RankCondition],
-) -> bool:
+def are_apart(job: SeenJob) -> bool:
     """Whether all ranks wait in the default group, and not all in one operation.
 
     No other thread of theirs may be in a call: that could be the one that all need. And
     the environment must tell how many ranks there are: one elsewhere may be late.
 
     Args:
-        job: Its ranks.
-        watched: By rank, the looks at it.
-        conditions: By rank, how it is.
+        job: What was seen.
     """
-    everyone = set(range(job.world_size))
+    everyone, conditions = set(range(job.world_size)), job.conditions
     if set(conditions) != everyone or set(job.identities) != everyone:
         return False
     if len(operations(conditions)) < 2:
         return False
     for rank, one in conditions.items():
-        last = watched[rank].last
-        if one.call is None or not one.call.is_of_default or last is None:
+        view = job.views[rank]
+        if one.call is None or not one.call.is_of_default or not view.is_last_known:
             return False
-        if watched[rank].asked_server or any(map(call_of, last.others)):
+        if view.asked_server or view.has_other_calls:
             return False
     return True
 
 
-def apart_in_words(
-    job: LivingJob,
-    watched: Mapping[int, WatchedProcess],
-    conditions: Mapping[int, RankCondition],
-) -> Iterator[str]:
+def apart_in_words(job: SeenJob) -> Iterator[str]:
     """That ranks wait in different collectives, where nothing tells of which group.
 
     Args:
-        job: Its ranks.
-        watched: By rank, the looks at it.
-        conditions: By rank, how it is.
+        job: What was seen.
 
     Yields:
         At most one sentence.
     """
+    conditions = job.conditions
     each = operations(conditions)
-    if len(each) < 2 or are_apart(job, watched, conditions):
+    if len(each) < 2 or are_apart(job):
         return
     places = {
         (op, str(conditions[rank].place or "")): None

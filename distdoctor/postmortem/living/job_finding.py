@@ -192,6 +192,8 @@ class _Tree:
             identity = process.identity
             if identity is None or not process.is_python or process.is_launcher:
                 continue
+            if process.is_autopsy:
+                continue
             above = [self.processes[pid] for pid in self.above(process.pid)]
             if any(
                 one.identity == identity and one.is_python and not one.is_launcher

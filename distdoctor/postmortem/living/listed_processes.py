@@ -45,6 +45,12 @@ class LivingProcess:
         return bool(self.command) and "python" in self.command[0].rpartition("/")[2]
 
     @property
+    def is_autopsy(self) -> bool:
+        """Whether it is a look at jobs, which an engine may have given a rank."""
+        words = [*self.command[1:6]]
+        return "autopsy" in words and any("distdoctor" in word for word in words)
+
+    @property
     def is_launcher(self) -> bool:
         """Whether its command is one that starts ranks."""
         return bool(_LAUNCHER.search(" ".join(self.command[:6])))

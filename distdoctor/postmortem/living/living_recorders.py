@@ -21,6 +21,7 @@ from distdoctor.postmortem.job_evidence import Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
 from distdoctor.postmortem.living.job_finding import LivingJob
 from distdoctor.postmortem.living.rank_conditions import RankCondition
+from distdoctor.postmortem.living.seen_job import SeenJob
 
 SAME_FOR_S = 5.0
 """Between two dumps that are equal; a rank seldom makes no call for so long at work."""
@@ -37,15 +38,27 @@ def equal_dumps(
         last: The same, at the last.
 
     Returns:
-        By rank; empty if any call was made or ended meanwhile, or if a rank of the job,
-        here or on another machine, gave none: others would seem to wait for it.
+        By rank; empty if any call was made or ended meanwhile, or if a rank of this
+        machine gave none: others would seem to wait for it.
     """
     pids = {rank: process.pid for rank, process in job.ranks.items()}
-    if len(pids) < job.world_size:
-        return {}
     if any(pid not in first or first[pid] != last.get(pid) for pid in pids.values()):
         return {}
     return {rank: last[pid] for rank, pid in pids.items()}
+
+
+def all_recorded(job: SeenJob) -> dict[int, bytes]:
+    """The dumps of a job of which each rank gave one, and all at about one time.
+
+    Args:
+        job: What was seen.
+
+    Returns:
+        By rank; empty if one gave none, here or on another machine.
+    """
+    dumps = {rank: view.dump for rank, view in job.views.items() if view.dump}
+    at_once = len(job.parts) == 1 or job.seconds >= SAME_FOR_S
+    return dumps if at_once and len(dumps) >= max(job.world_size, 1) else {}
 
 
 def tell_recorded(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,7 +22,6 @@ from distdoctor.postmortem.stacks.frame_meanings import (
     takes_lock,
 )
 from distdoctor.postmortem.stacks.thread_stacks import (
-    StackLine,
     ThreadStack,
     place_of,
     users,
@@ -227,22 +225,3 @@ def _stands(watched: WatchedProcess, thread: ThreadStack) -> bool:
     if not is_main and not thread.thread_id:
         return False
     return watched.sleeps(0 if is_main else thread.thread_id)
-
-
-def shown_lines(
-    conditions: Mapping[int, WatchedProcess],
-) -> dict[int, tuple[StackLine, ...]]:
-    """By rank, the lines of its main thread, innermost first.
-
-    Native functions are left out where there are lines of Python: ranks in one call
-    are at many places of its library.
-
-    Args:
-        conditions: By rank, the looks at it.
-    """
-    return {
-        rank: tuple(line for line in watched.main.lines if line.line)
-        or watched.main.lines
-        for rank, watched in conditions.items()
-        if watched.main is not None
-    }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.journal.environment import RECORD_VARIABLE
 from distdoctor.journal.folder import StackSample
 from distdoctor.journal.format import RECORD_BYTES, RecordKind
 from distdoctor.journal.layout import EXITS_FILE
@@ -18,8 +19,9 @@ from distdoctor.journal.private_files import append_line
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch import node_agent, node_head
+from distdoctor.launch.known_node import FIRST_OF_NODES
 from distdoctor.launch.node_agent import NodeAgent
-from distdoctor.launch.node_head import FIRST_OF_NODES, NodeHead
+from distdoctor.launch.node_head import NodeHead
 from distdoctor.launch.node_messages import from_head, from_node
 from distdoctor.launch.node_sockets import HeadSocket, NodeSocket, new_token
 from distdoctor.launch.passed_variables import passing_on
@@ -156,11 +158,11 @@ def test_a_node_of_which_nothing_is_heard_is_lost(
     end = time.monotonic() + SOON_S
     while not head.lost() and time.monotonic() < end:
         time.sleep(0.05)
-    ((host, (why, pids)),) = head.lost().items()
-    assert host == os.uname().nodename
-    assert "nothing was heard" in why
-    assert pids == [JournalReader(path).header().pid]
-    assert head.lives(pids[0])  # nobody can tell
+    (lost,) = head.lost()
+    assert lost.host == os.uname().nodename
+    assert "nothing was heard" in lost.why
+    assert lost.pids == [JournalReader(path).header().pid]
+    assert head.lives(lost.pids[0])  # nobody can tell
 
 
 def test_a_head_of_which_nothing_is_heard_is_lost(
@@ -172,6 +174,72 @@ def test_a_head_of_which_nothing_is_heard_is_lost(
     head._closing.set()
     time.sleep(0.5)
     assert agent.lost
+
+
+@pytest.fixture
+def listener(socket: HeadSocket, folders: tuple[Path, Path]) -> Iterator[NodeHead]:
+    variables = {RECORD_VARIABLE: "1"}
+    head = NodeHead(socket, folders[1], variables, only_listens=True)
+    yield head
+    head.close()
+
+
+def test_a_silent_node_of_a_recorded_job_is_heard_again(
+    listener: NodeHead,
+    agent: NodeAgent,
+    folders: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_head, "LOST_S", 0.3)
+    writer = JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    assert agent.only_records
+    path = folders[1] / "rank-0.0.journal"
+    assert until(agent, path.exists)
+    time.sleep(1.0)
+    assert listener.is_silent()
+    assert listener.lost() == []
+    writer.put(RecordKind.ENTER, 5, 1, 1)
+    assert until(agent, lambda: JournalReader(path).head() == 1)
+    assert not listener.is_silent()
+
+
+def test_it_is_known_up_to_when_a_node_has_told_all(
+    listener: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    begun_ns = time.monotonic_ns()
+
+    def is_told() -> bool:
+        return any(one.told_ns > begun_ns for one in listener.untold("why"))
+
+    assert until(agent, is_told)
+    (node,) = listener.untold("why")
+    assert node.told_ns < time.monotonic_ns()
+    assert (node.why, len(node.pids)) == ("why", 1)
+
+
+def test_a_node_tells_that_it_is_asked_to_end_and_what_lived_then(
+    listener: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    assert until(agent, lambda: bool(listener.living()))
+    assert listener.asked() == (0, [])
+    agent.asked()
+    assert until(agent, lambda: bool(listener.asked()[0]))
+    assert listener.asked()[1] == listener.living()
+
+
+def test_no_leave_is_taken_while_a_recorded_rank_lives(
+    listener: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    JournalWriter(folders[0], 0, 1, SMALL)  # of this very process
+    agent.meet(SOON_S)
+    assert until(agent, lambda: bool(listener.living()))
+    assert not agent.finish(SOON_S)
+    assert not listener.is_quiet()
 
 
 @settings(deadline=None)

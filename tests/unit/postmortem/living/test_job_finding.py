@@ -56,6 +56,16 @@ MACHINE = {
 }
 
 
+def test_a_look_that_was_given_a_rank_is_none() -> None:
+    # As by `kubectl exec`, where the container's environment tells the rank.
+    looks = [
+        process(50, 1, "python -m distdoctor autopsy --job train.py", 0),
+        process(51, 1, "python3 /usr/bin/distdoctor autopsy --job train.py", 1),
+    ]
+    (job,) = jobs_with(MACHINE | {one.pid: one for one in looks}, name="train.py")
+    assert pids(job) == {0: 21, 1: 22}
+
+
 def pids(job: LivingJob) -> dict[int, int]:
     return {rank: process.pid for rank, process in job.ranks.items()}
 

@@ -7,7 +7,7 @@ from living_jobs import Acts, evidence, waits
 
 from distdoctor.judging import Judgement, judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
-from distdoctor.postmortem.living import absent_ranks
+from distdoctor.postmortem.living import rank_views
 from distdoctor.postmortem.living.dump_taking import REFUSED
 
 
@@ -172,7 +172,7 @@ def test_a_job_that_stands_still_says_so() -> None:
 def test_a_rank_that_ended_while_others_wait_is_the_cause(
     monkeypatch: pytest.MonkeyPatch, status: int, words: str
 ) -> None:
-    monkeypatch.setattr(absent_ranks, "exit_status_of", lambda _pid: status)
+    monkeypatch.setattr(rank_views, "exit_status_of", lambda _pid: status)
     found = judged({0: waits(), 1: Acts(state="Z"), 2: waits()})
     assert codes(found) == [("DD202", [1])]
     assert words in found.report.findings[0].summary
@@ -182,7 +182,7 @@ def test_a_rank_that_ended_while_others_wait_is_the_cause(
 def test_a_rank_whose_end_is_not_known_is_not_called_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(absent_ranks, "exit_status_of", lambda _pid: 0)
+    monkeypatch.setattr(rank_views, "exit_status_of", lambda _pid: 0)
     assert codes(judged({0: waits(), 1: Acts(state="Z"), 2: waits()})) == []
 
 

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import _WorkerServer
 
 from distdoctor.judging import judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
+from distdoctor.postmortem.job_evidence import DUMP
 from distdoctor.postmortem.living import dump_taking, worker_servers
 from distdoctor.postmortem.living.dump_taking import REFUSED
 from distdoctor.postmortem.living.job_finding import LivingJob
@@ -218,6 +219,13 @@ def test_what_is_alike_in_recorders_is_not_called_sick() -> None:
     assert judged(ranks, dump(*SAME), dump(*SAME)) == []
 
 
+def told_calls(ranks: dict[int, Acts], world_size: int) -> bool:
+    """Whether recorders of ranks of a job count."""
+    dumps = {rank: dump(*SAME) for rank in ranks}
+    found = evidence(ranks, world_size, recorded=dumps)
+    return found.columns.source == DUMP
+
+
 def test_dumps_count_only_if_all_gave_them_and_nothing_moved() -> None:
     ranks = {n: LivingProcess(FIRST_PID + n, 1) for n in range(2)}
     job = LivingJob(ranks, world_size=2)
@@ -225,7 +233,8 @@ def test_dumps_count_only_if_all_gave_them_and_nothing_moved() -> None:
     assert equal_dumps(job, first, first) == {0: b"a", 1: b"b"}
     assert equal_dumps(job, first, {**first, FIRST_PID: b"c"}) == {}
     assert equal_dumps(job, first, {FIRST_PID: b"a"}) == {}
-    assert equal_dumps(LivingJob(ranks, world_size=3), first, first) == {}
+    assert not told_calls({0: waits(), 1: waits()}, world_size=3)
+    assert told_calls({0: waits(), 1: waits()}, world_size=2)
 
 
 def test_a_refusal_is_not_told_where_the_server_answered() -> None:
