@@ -30,8 +30,8 @@ class Order(NamedTuple):
         left_out: A pattern of others; "": none.
         each_s: After which a test is ended, and its process with it.
         joins: Whether the process is a rank itself, the only one of a job.
-        forks: Whether ranks that tests start are forks of it: importing torch anew
-            in each takes many times as long as what they do.
+        forks: Whether ranks that tests start are forks of a process that has imported
+            torch: to do so in each takes many times as long as what they do.
     """
 
     only: Sequence[str]
@@ -97,16 +97,22 @@ def _words(report: Any) -> str:
     return text[:_LONGEST]
 
 
-def _fork_ranks() -> None:
-    """Have torch's test cases fork their ranks."""
+def _fork_ranks(path: Path) -> None:
+    """Have torch's test cases fork their ranks, of a process that ran no test.
+
+    Args:
+        path: The file of tests, which is loaded before.
+    """
     from torch import multiprocessing
     from torch.testing._internal import common_distributed as theirs
 
-    context = multiprocessing.get_context("fork")
-
+    paths = str(path.parent), os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, reversed(paths)))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([theirs.__name__, path.stem])
     cases: Any = theirs.MultiProcessTestCase
     cases._spawn_processes = lambda case: case._start_processes(context.Process)
-    multiprocessing.set_start_method("fork")  # they keep what is chosen already
+    multiprocessing.set_start_method("forkserver")  # they keep what is chosen already
 
 
 def run_inside(path: Path, order_file: Path, told: Path) -> int:
@@ -131,7 +137,7 @@ def run_inside(path: Path, order_file: Path, told: Path) -> int:
 
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     if order.forks:
-        _fork_ranks()
+        _fork_ranks(path)
     arguments = [str(path), "-q", "-c", os.devnull, f"--rootdir={path.parent}"]
     arguments.append("--noconftest")
     for plugin in ("distdoctor", "cacheprovider", "xdist"):
