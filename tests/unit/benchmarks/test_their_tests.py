@@ -1,11 +1,8 @@
-"""Running the tests of others, and what is seen of the probes in them."""
+"""Running the tests of others: one that does not end is left behind."""
 
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
-import pytest
-from their_tests import Way, outcomes_of, recorded
+from their_tests import Way, outcomes_of
 
 ENDLESS = """
 import os, time
@@ -13,31 +10,6 @@ def test_first(): pass
 def test_endless(): time.sleep(600)
 def test_killing(): os._exit(0)
 def test_last(): assert 0, "no"
-"""
-
-WITH_RANKS = """
-import os, subprocess, time
-import torch
-import torch.distributed as dist
-from torch.testing._internal.common_distributed import MultiProcessTestCase
-
-class TestRanks(MultiProcessTestCase):
-    world_size = 2
-    def setUp(self):
-        super().setUp()
-        self._spawn_processes()
-    def test_sum(self):
-        store = dist.FileStore(self.file_name, 2)
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=2)
-        value = torch.ones(1)
-        dist.all_reduce(value)
-        self.assertEqual(value.item(), 2.0)
-        dist.destroy_process_group()
-
-def test_what_is_left_behind():
-    left = subprocess.Popen(["sleep", "600"])
-    with open(os.path.join(os.path.dirname(__file__), "left"), "w") as file:
-        file.write(str(left.pid))
 """
 
 
@@ -54,23 +26,3 @@ def test_tests_that_do_not_end_or_end_their_process_are_left_behind(
         "test_killing": "crashed",
         "test_last": "failed",
     }
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("forks", [True, False])
-def test_probes_are_in_the_ranks_that_a_test_starts(
-    tmp_path: Path, forks: bool
-) -> None:
-    pytest.importorskip("expecttest")  # torch's module of test cases needs it
-    path = tmp_path / "test_theirs.py"
-    path.write_text(WITH_RANKS)
-    way = Way(tmp_path, joins=False, each_s=100.0, forks=forks)
-    found = outcomes_of(path, way, tmp_path / "record")
-    assert {told.outcome for told in found.values()} == {"passed"}
-    ranks, records, losses = recorded(tmp_path / "record")
-    assert ranks == 2
-    assert records > 4
-    assert not losses
-    left = int((tmp_path / "left").read_text())
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(left).wait(10)
