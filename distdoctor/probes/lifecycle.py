@@ -7,23 +7,31 @@ modules hold them.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
+from distdoctor.model.events import Started
 from distdoctor.probes import membership
+from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.collectives import interception
 from distdoctor.probes.data import loaders
 from distdoctor.probes.groups.backends import backend_of
-from distdoctor.probes.harmless import excuse_while, harmless
+from distdoctor.probes.harmless import excuse_while, harmless, lost
 from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
-from distdoctor.probes.recorder import blinded
+from distdoctor.probes.recorder import RECORDER, blinded
 from distdoctor.probes.rendezvous import meetings, own_ports, setup_calls
+
+_THREADED = "torch.testing._internal.distributed.multi_threaded_pg"
+_one_thread = threading.Lock()
+_threaded: list[None] = []
 
 
 def install() -> None:
@@ -40,6 +48,9 @@ def install() -> None:
 def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if dist.is_initialized():
         return made(*args, **kwargs)  # torch refuses it at once; nobody is to meet
+    if _ranks_are_threads():
+        _threads_join(args, kwargs)
+        return made(*args, **kwargs)
     members: tuple[int, ...] = ()
     address = ""
     try:
@@ -55,18 +66,43 @@ def _init_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return result
 
 
+def _ranks_are_threads() -> bool:
+    """Whether each thread plays a rank of its own, as in torch's own test cases."""
+    return type(c10d._world).__module__ == _THREADED
+
+
+@harmless
+def _threads_join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Open one journal, and say that it tells no calls.
+
+    Those of several ranks could not be told apart in it. All threads come at once, and
+    again for each job that they play.
+    """
+    error = RuntimeError("ranks are threads of one process")
+    with _one_thread:
+        if _threaded:
+            return
+        _threaded.append(None)
+        if interception.installed() is not None:  # the process was a rank before
+            blinded("communication", error)
+            return
+        named = _named(args, kwargs)
+        size = _asked(named, "world_size", "WORLD_SIZE")
+        membership.joins(_asked(named, "rank", "RANK"), size)
+        RECORDER.tell(Started(world_size=size, backend="threaded"), call_site(4))
+        lost("communication", error)
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = ("backend", "init_method", "timeout", "world_size", "rank")
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
 def _joining(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[int, ...], str]:
     """Who is to meet, as far as that is known, and where."""
-    named = dict(
-        zip(
-            ("backend", "init_method", "timeout", "world_size", "rank"),
-            args,
-            strict=False,
-        )
-    )
-    named.update(kwargs)
+    named = _named(args, kwargs)
     rank, size = (
         _asked(named, "rank", "RANK"),
         _asked(named, "world_size", "WORLD_SIZE"),
@@ -110,6 +146,8 @@ def _described() -> tuple[str, str]:
 
 def _destroy_process_group(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = args[0] if args else kwargs.get("group")
+    if _ranks_are_threads():
+        return made(*args, **kwargs)
     if dist.is_initialized() and (group is None or group is dist.group.WORLD):
         # Before: peers notice the closed connections at once. Of a job that was left
         # already, as by a `finally` behind the end of it, torch refuses the call.

@@ -18,8 +18,8 @@ def test_tests_that_do_not_end_or_end_their_process_are_left_behind(
 ) -> None:
     path = tmp_path / "test_theirs.py"
     path.write_text(ENDLESS)
-    way = Way(tmp_path, joins=False, limit_s=100.0, left_out="", each_s=2.0, ranks=2)
-    found = outcomes_of(path, way, probed=False)
+    way = Way(tmp_path, joins=False, limit_s=100.0, each_s=2.0, forks=False)
+    found = outcomes_of(path, way)
     assert {name.split("::")[1]: told.outcome for name, told in found.items()} == {
         "test_first": "passed",
         "test_endless": "crashed",
