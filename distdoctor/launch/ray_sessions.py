@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from distdoctor.journal.layout import RAY_FILE
+from distdoctor.journal.private_files import write_private
 
 _VARIABLE = "RAY_TMPDIR"
 _ADDRESS = "ray/ray_current_cluster"
-_LONGEST = (
-    36  # of the folder's name: Ray puts sockets below it, and theirs may have 107
-)
+_PREFIX = "dd-"
+_LONGEST = 36  # bytes of its name: those of Ray's sockets below it may have 107
 
 
 def make_ray_folder(record: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -39,12 +39,12 @@ def make_ray_folder(record: Path, environment: Mapping[str, str]) -> dict[str, s
     if environment.get(_VARIABLE) or (usual / _ADDRESS).exists():
         return {}
     try:
-        folder = tempfile.mkdtemp(prefix="dd-", dir=usual)
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=usual)
     except OSError:  # Ray will tell of it, if the job uses it
         return {}
     try:
         if len(folder.encode()) <= _LONGEST:
-            (record / RAY_FILE).write_text(folder)
+            write_private(record / RAY_FILE, folder.encode())
             return {_VARIABLE: folder}
     except OSError:
         pass
@@ -60,5 +60,7 @@ def remove_ray_folder(record: Path) -> None:
     """
     told = record / RAY_FILE
     with suppress(OSError):
-        shutil.rmtree(told.read_text(), ignore_errors=True)
+        folder = Path(told.read_text())
+        if folder.name.startswith(_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
         told.unlink()
