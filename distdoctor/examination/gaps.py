@@ -240,7 +240,13 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
     ]
     left = untrained(run)
     why = NEVER_CALLED
-    if failures:
+    if run.clusters:
+        why = (
+            f"the job used a cluster of Ray that was there before it "
+            f"({', '.join(run.clusters)}), whose workers are not seen; with "
+            "RAY_ADDRESS=local it starts one of its own"
+        )
+    elif failures:
         why = all_in_words(failures) + " before joining the others"
     elif run.outside:
         first = in_words(run.outside[0])

@@ -25,6 +25,7 @@ from distdoctor.journal.folder import (
     Streams,
     lost_lines,
     read_children,
+    read_clusters,
     read_comparison,
     read_exits,
     read_losses,
@@ -196,7 +197,12 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
 
     no_sources: dict[str, str] = {}
     sources = read(SOURCES, read_sources, no_sources)
-    run = replace(run, sources=sources, substituted=read_substitutes(folder))
+    run = replace(
+        run,
+        sources=sources,
+        substituted=read_substitutes(folder),
+        clusters=read_clusters(folder),
+    )
     alone = run
     run = read(
         COMPARISON_FILE, lambda one: with_comparison(alone, read_comparison(one)), run

@@ -33,6 +33,7 @@ import msgspec
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.layout import (
     CHILDREN_FILE,
+    CLUSTERS_FILE,
     COMPARISON_FILE,
     EXITS_FILE,
     LOSSES_FILE,
@@ -391,6 +392,22 @@ def read_substitutes(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({line.kind for line in lines}))
 
 
+class _Cluster(msgspec.Struct, kw_only=True):
+    """A program joined a cluster of Ray that the job had not started."""
+
+    address: str
+
+
+def read_clusters(folder: Path) -> tuple[str, ...]:
+    """Addresses of clusters of Ray that were there before the job, each once, sorted.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+    """
+    lines = _lines(folder / CLUSTERS_FILE, _Cluster).values
+    return tuple(sorted({line.address for line in lines}))
+
+
 class Streams(NamedTuple):
     """What one worker of a loader drew in a pass."""
 
@@ -517,6 +534,7 @@ _OF_LINES: dict[str, Any] = {
     SHELLS_FILE: _Shell,
     LOSSES_FILE: _Loss,
     SUBSTITUTES_FILE: _Substitute,
+    CLUSTERS_FILE: _Cluster,
     STREAMS_FILE: _Stream,
     CHILDREN_FILE: InChild,
     NCCL_LOGS_FILE: _NcclLog,

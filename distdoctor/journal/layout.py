@@ -53,6 +53,9 @@ NCCL_LOGS_FILE = "nccl-logs.jsonl"
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
+CLUSTERS_FILE = "clusters.jsonl"
+"""Clusters of Ray that were there before the job: lines of JSON, `pid`, `address`."""
+
 RAY_FILE = "ray.folder"
 """Names the folder that Ray was given for what it keeps; there while the job runs."""
 

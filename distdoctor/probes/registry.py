@@ -96,6 +96,7 @@ ENTRIES = (
     Entry("rendezvous.loopback_servers", PROGRAM),
     Entry("horovod.frameworks", PROGRAM, AMONG_RANKS),
     Entry("processes.ray_workers", PROGRAM, AMONG_RANKS),
+    Entry("processes.ray_clusters", PROGRAM, AMONG_RANKS),
     # All others go around what it puts in place.
     Entry("gpu_emulation", TORCH),
     Entry("compiled_code", TORCH),
