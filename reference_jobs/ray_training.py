@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    ray.init(num_cpus=args.workers + 1, include_dashboard=False)
+    ray.init("local", num_cpus=args.workers + 1, include_dashboard=False)
     with tempfile.TemporaryDirectory() as folder:
         trainer = TorchTrainer(
             train,
