@@ -60,7 +60,8 @@ Remedy
 ------
 Take the collective out of the branch, or let all ranks decide together: `all_reduce`
 the flag (MAX) and branch on the result. A rank that skips its work still makes the
-call, with zeros. `ray.train.report` is for all workers, and a checkpoint may come from one.
+call, with zeros. `ray.train.report` is for all workers, and a checkpoint may come from
+one.
 
 Known problems
 --------------
