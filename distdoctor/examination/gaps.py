@@ -94,6 +94,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             yield Gap(named(ranks), why, ranks=tuple(ranks))
     for why, ranks in _by_reason(run.partial):
         yield Gap(f"part of what {named(ranks)} did", why, ranks=tuple(ranks))
+    if run.groups_apart:
+        what = f"{run.groups_apart} more groups of Ray's workers"
+        yield Gap(what, "they trained beside the first, and one at a time is watched")
     yield from _undecided(run, verdicts)
     yield from _not_compared(run)
     yield from _left_out(run)

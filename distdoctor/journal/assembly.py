@@ -28,6 +28,7 @@ from distdoctor.journal.folder import (
     read_clusters,
     read_comparison,
     read_exits,
+    read_groups_apart,
     read_losses,
     read_manifest,
     read_sources,
@@ -202,6 +203,7 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
         sources=sources,
         substituted=read_substitutes(folder),
         clusters=read_clusters(folder),
+        groups_apart=read_groups_apart(folder),
     )
     alone = run
     run = read(

@@ -36,6 +36,7 @@ from distdoctor.journal.layout import (
     CLUSTERS_FILE,
     COMPARISON_FILE,
     EXITS_FILE,
+    GROUPS_FILE,
     LOSSES_FILE,
     MASK_KEY_FILE,
     NCCL_LOGS_FILE,
@@ -406,6 +407,24 @@ def read_clusters(folder: Path) -> tuple[str, ...]:
     """
     lines = _lines(folder / CLUSTERS_FILE, _Cluster).values
     return tuple(sorted({line.address for line in lines}))
+
+
+class _Groups(msgspec.Struct, kw_only=True):
+    """Groups of Ray's workers, of which one at a time is watched."""
+
+    apart: list[str] = []
+
+
+def read_groups_apart(folder: Path) -> int:
+    """How many groups of workers trained beside the one that was watched.
+
+    Args:
+        folder: The record folder; a damaged file counts for none.
+    """
+    with suppress(OSError, msgspec.MsgspecError):
+        text = (folder / GROUPS_FILE).read_bytes()
+        return len(msgspec.json.decode(text, type=_Groups).apart)
+    return 0
 
 
 class Streams(NamedTuple):

@@ -56,6 +56,9 @@ LOSSES_FILE = "losses.jsonl"
 CLUSTERS_FILE = "clusters.jsonl"
 """Clusters of Ray that were there before the job: lines of JSON, `pid`, `address`."""
 
+GROUPS_FILE = "groups.json"
+"""Groups of Ray's workers: which is `watched`, its `pids`, and which were `apart`."""
+
 RAY_FILE = "ray.folder"
 """Names the folder that Ray was given for what it keeps; there while the job runs."""
 

@@ -22,8 +22,13 @@ from distdoctor.probes.interruptions import is_interruption
 from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
-from distdoctor.probes.recorder import blinded
-from distdoctor.probes.rendezvous import meetings, own_ports, setup_calls
+from distdoctor.probes.recorder import RECORDER, blinded
+from distdoctor.probes.rendezvous import (
+    meetings,
+    own_ports,
+    setup_calls,
+    worker_groups,
+)
 
 
 def install() -> None:
@@ -71,6 +76,7 @@ def _joining(
         _asked(named, "rank", "RANK"),
         _asked(named, "world_size", "WORLD_SIZE"),
     )
+    RECORDER.apart = worker_groups.is_apart(setup_calls.address_of(named))
     membership.joins(rank, size)
     own_ports.joining(named)
     known = 0 <= rank < size

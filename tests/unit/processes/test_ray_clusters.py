@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 from distdoctor.examination.gaps import gaps_of
 from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.journal.folder import read_clusters
+from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 from distdoctor.probes.processes import ray_clusters
 from distdoctor.probes.recorder import RECORDER
@@ -71,3 +73,10 @@ def test_a_job_whose_workers_were_not_seen_is_not_said_to_have_trained_nothing()
     assert ADDRESS in gap.why
     assert "RAY_ADDRESS=local" in gap.why
     assert "never called" not in gap.why
+
+
+def test_groups_beside_the_one_that_is_watched_make_a_run_unknown() -> None:
+    run = replace(sketch("rank 0 | start=1  exit=0"), groups_apart=2)
+    gap = next(gap for gap in gaps_of(run, []) if "groups" in gap.what)
+    assert gap.hides
+    assert gap.what == "2 more groups of Ray's workers"
