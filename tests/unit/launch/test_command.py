@@ -19,7 +19,7 @@ from distdoctor.launch.command import (
     starts_torchrun,
 )
 from distdoctor.launch.isolation import may_be_isolated
-from distdoctor.launch.job import Job, plan_of
+from distdoctor.launch.job import Job, job_of, plan_of
 from distdoctor.probes import NEEDLE
 
 
@@ -377,3 +377,11 @@ def test_an_allocation_that_names_a_master_elsewhere_is_none_of_torchruns(
     ours = "python -m torch.distributed.run --standalone t.py"
     assert LOOPBACK_VARIABLE in environment_of(ours, tmp_path, own=True)
     assert LOOPBACK_VARIABLE not in environment_of("python t.py", tmp_path, own=True)
+
+
+def test_workers_of_ray_meet_where_it_says(tmp_path: Path) -> None:
+    """They may be on other machines, to which a loopback interface does not lead."""
+    script = tmp_path / "train.py"
+    script.write_text("from ray.train.torch import TorchTrainer\nTorchTrainer(f).fit()")
+    job = job_of(script, [], None, Launcher.AUTO, tmp_path)
+    assert not plan_of(job, tmp_path).environment
