@@ -30,6 +30,12 @@ Rank 0 alone waits at the end for ranks that never do:
     rank 1 | all_reduce(4)@t.py:7  leave               exit=0
     rank 2 | all_reduce(4)@t.py:7  leave               exit=0
 
+Rank 0 alone reports to Ray Train, which is a barrier of all workers:
+
+    group ray_train | 0 1
+    rank 0 | all_reduce(4)@t.py:7  ray_report/ray_train@t.py:12...  .
+    rank 1 | all_reduce(4)@t.py:7  leave                            exit=0
+
 Well
 ----
 Every rank calls the barrier, each from its own branch:
@@ -54,7 +60,8 @@ Remedy
 ------
 Take the collective out of the branch, or let all ranks decide together: `all_reduce`
 the flag (MAX) and branch on the result. A rank that skips its work still makes the
-call, with zeros.
+call, with zeros. `ray.train.report` is for all workers, and a checkpoint may come from
+one.
 
 Known problems
 --------------

@@ -94,6 +94,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             yield Gap(named(ranks), why, ranks=tuple(ranks))
     for why, ranks in _by_reason(run.partial):
         yield Gap(f"part of what {named(ranks)} did", why, ranks=tuple(ranks))
+    if run.groups_apart:
+        what = f"{run.groups_apart} more groups of Ray's workers"
+        yield Gap(what, "they trained beside the first, and one at a time is watched")
     yield from _undecided(run, verdicts)
     yield from _not_compared(run)
     yield from _left_out(run)
@@ -240,7 +243,13 @@ def _nothing_started(run: Run) -> Iterator[Gap]:
     ]
     left = untrained(run)
     why = NEVER_CALLED
-    if failures:
+    if run.clusters:
+        why = (
+            f"the job used a cluster of Ray that was there before it "
+            f"({', '.join(run.clusters)}), whose workers are not seen; with "
+            "RAY_ADDRESS=local it starts one of its own"
+        )
+    elif failures:
         why = all_in_words(failures) + " before joining the others"
     elif run.outside:
         first = in_words(run.outside[0])

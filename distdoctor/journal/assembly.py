@@ -25,8 +25,10 @@ from distdoctor.journal.folder import (
     Streams,
     lost_lines,
     read_children,
+    read_clusters,
     read_comparison,
     read_exits,
+    read_groups_apart,
     read_losses,
     read_manifest,
     read_sources,
@@ -197,7 +199,13 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
 
     no_sources: dict[str, str] = {}
     sources = read(SOURCES, read_sources, no_sources)
-    run = replace(run, sources=sources, substituted=read_substitutes(folder))
+    run = replace(
+        run,
+        sources=sources,
+        substituted=read_substitutes(folder),
+        clusters=read_clusters(folder),
+        groups_apart=read_groups_apart(folder),
+    )
     alone = run
     run = read(
         COMPARISON_FILE, lambda one: with_comparison(alone, read_comparison(one)), run

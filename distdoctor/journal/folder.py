@@ -33,8 +33,10 @@ import msgspec
 from distdoctor.errors import RecordUnreadable
 from distdoctor.journal.layout import (
     CHILDREN_FILE,
+    CLUSTERS_FILE,
     COMPARISON_FILE,
     EXITS_FILE,
+    GROUPS_FILE,
     LOSSES_FILE,
     MASK_KEY_FILE,
     NCCL_LOGS_FILE,
@@ -392,6 +394,40 @@ def read_substitutes(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({line.kind for line in lines}))
 
 
+class _Cluster(msgspec.Struct, kw_only=True):
+    """A program joined a cluster of Ray that the job had not started."""
+
+    address: str
+
+
+def read_clusters(folder: Path) -> tuple[str, ...]:
+    """Addresses of clusters of Ray that were there before the job, each once, sorted.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+    """
+    lines = _lines(folder / CLUSTERS_FILE, _Cluster).values
+    return tuple(sorted({line.address for line in lines}))
+
+
+class _Groups(msgspec.Struct, kw_only=True):
+    """Groups of Ray's workers, of which one at a time is watched."""
+
+    apart: list[str] = []
+
+
+def read_groups_apart(folder: Path) -> int:
+    """How many groups of workers trained beside the one that was watched.
+
+    Args:
+        folder: The record folder; a damaged file counts for none.
+    """
+    with suppress(OSError, msgspec.MsgspecError):
+        text = (folder / GROUPS_FILE).read_bytes()
+        return len(msgspec.json.decode(text, type=_Groups).apart)
+    return 0
+
+
 class Streams(NamedTuple):
     """What one worker of a loader drew in a pass."""
 
@@ -518,6 +554,7 @@ _OF_LINES: dict[str, Any] = {
     SHELLS_FILE: _Shell,
     LOSSES_FILE: _Loss,
     SUBSTITUTES_FILE: _Substitute,
+    CLUSTERS_FILE: _Cluster,
     STREAMS_FILE: _Stream,
     CHILDREN_FILE: InChild,
     NCCL_LOGS_FILE: _NcclLog,

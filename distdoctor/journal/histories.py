@@ -86,6 +86,7 @@ def _take(
 ) -> None:
     """Add what all records of a journal tell."""
     rank, tables = history.rank, history.tables
+    main = box.header().pid
     told = np.flatnonzero(of_kinds(records, *_TOLD))
     some = records[told]
     batches, notes = some.view(BATCH_TYPE), some.view(NOTE_TYPE)
@@ -101,7 +102,8 @@ def _take(
     )
     for n, (kind, calls, site, spec, begin, size) in enumerate(columns):
         if kind == _THREAD_END:
-            ended = ThreadEnded(rank=rank, thread=int(some["thread"][n]))
+            thread = int(some["thread"][n])
+            ended = ThreadEnded(rank=rank, thread=0 if thread == main else thread)
             history.events.append((calls, ended))
             continue
         place = tables.place(box.string(site))

@@ -53,6 +53,15 @@ NCCL_LOGS_FILE = "nccl-logs.jsonl"
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
+CLUSTERS_FILE = "clusters.jsonl"
+"""Clusters of Ray that were there before the job: lines of JSON, `pid`, `address`."""
+
+GROUPS_FILE = "groups.json"
+"""Groups of Ray's workers: which is `watched`, its `pids`, and which were `apart`."""
+
+RAY_FILE = "ray.folder"
+"""Names the folder that Ray was given for what it keeps; there while the job runs."""
+
 NODE_LOCK_FILE = "node.lock"
 """Held by whoever looks for the supervisor of a node; there in jobs over several."""
 

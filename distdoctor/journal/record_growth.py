@@ -20,6 +20,7 @@ from distdoctor.errors import JournalUnreadable
 from distdoctor.journal.format import HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES
 from distdoctor.journal.layout import (
     CHILDREN_FILE,
+    CLUSTERS_FILE,
     EXITS_FILE,
     LOSSES_FILE,
     NCCL_FOLDER,
@@ -34,7 +35,7 @@ from distdoctor.journal.regular_files import opened
 
 LINES_FILES = (
     *(EXITS_FILE, SHELLS_FILE, SUBSTITUTES_FILE, LOSSES_FILE, STREAMS_FILE),
-    *(CHILDREN_FILE, NCCL_LOGS_FILE),
+    *(CHILDREN_FILE, CLUSTERS_FILE, NCCL_LOGS_FILE),
 )
 """Files to which processes add lines of JSON."""
 

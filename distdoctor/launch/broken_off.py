@@ -15,6 +15,7 @@ from distdoctor.journal.layout import NODE_LOCK_FILE
 from distdoctor.journal.record_lock import declare_dead
 from distdoctor.journal.trimming import trim_record
 from distdoctor.launch.process_leavings import ProcessLeavings
+from distdoctor.launch.ray_sessions import remove_ray_folder
 
 
 def finish_for(pids: Iterable[int], mark: str) -> Callable[[], None]:
@@ -34,6 +35,7 @@ def finish_for(pids: Iterable[int], mark: str) -> Callable[[], None]:
         leavings.remove()
         name, _, value = mark.partition("=")
         folder = Path(value)
+        remove_ray_folder(folder)
         if name == FOLDER_VARIABLE and (folder / MANIFEST).is_file():
             trim_record(folder)
             declare_dead(folder)

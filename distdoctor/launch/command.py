@@ -30,6 +30,7 @@ from distdoctor.launch.horovodrun import (
     starts_horovodrun,
 )
 from distdoctor.launch.launcher_arguments import gives_place, rank_arguments, takes_rank
+from distdoctor.launch.ray_source import is_rays
 from distdoctor.launch.script_source import (
     LAUNCHER_VARIABLES,
     ScriptSource,
@@ -192,7 +193,7 @@ def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:
     defaults for runs without a launcher. One that only may use Horovod has another way
     where there is none.
     """
-    if starts_by_itself(source, arguments):
+    if starts_by_itself(source, arguments) or is_rays(source):
         return Launcher.PYTHON
     if is_horovods(source, arguments) and (
         requires_horovod(source) or not horovod_problem(framework_of(source))

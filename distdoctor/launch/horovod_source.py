@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from distdoctor.launch.horovod_installation import Framework
+from distdoctor.launch.imported_names import bound_names, full_name, imports, written
 from distdoctor.launch.script_source import LAUNCHER_VARIABLES, ScriptSource
 
 _MODULES = {
@@ -23,6 +24,8 @@ _MODULES = {
 
 _RUNNERS = {"horovod.run", "horovod.runner.run"}
 """Functions that start ranks from within a script."""
+
+_OF_ALL = ("init", "rank")  # that matter here, of `from horovod.torch import *`
 
 _NAMES_IT = ("horovod", "hvd")
 
@@ -71,7 +74,7 @@ def _runs(script: ast.Module, bound: Mapping[str, str]) -> Iterator[set[str]]:
         child: node for node in ast.walk(script) for child in ast.iter_child_nodes(node)
     }
     for call in ast.walk(script):
-        if isinstance(call, ast.Call) and _full_name(call, bound) in _RUNNERS:
+        if isinstance(call, ast.Call) and full_name(call.func, bound) in _RUNNERS:
             options, child = set[str](), cast("ast.AST", call)
             while child in parents:
                 child, inner = parents[child], child
@@ -109,7 +112,7 @@ def requires_horovod(source: ScriptSource) -> bool:
         name.partition(".")[0] == "horovod"
         for tree in (source.script, *source.modules)
         for node in tree.body
-        for _, name in _imports(node)
+        for _, name in imports(node, _OF_ALL)
     )
 
 
@@ -123,7 +126,7 @@ def framework_of(source: ScriptSource) -> Framework:
 def _inits(nodes: Sequence[ast.AST], source: ScriptSource) -> bool:
     bound = _bound(source)
     return any(
-        _full_name(node, bound) in {f"{module}.init" for module in _MODULES}
+        full_name(node.func, bound) in {f"{module}.init" for module in _MODULES}
         for node in nodes
         if isinstance(node, ast.Call)
     )
@@ -132,7 +135,7 @@ def _inits(nodes: Sequence[ast.AST], source: ScriptSource) -> bool:
 def _inits_torch(nodes: Sequence[ast.AST]) -> bool:
     return any(
         isinstance(node, ast.Call)
-        and _written(node.func).rpartition(".")[2] == "init_process_group"
+        and written(node.func).rpartition(".")[2] == "init_process_group"
         for node in nodes
     )
 
@@ -147,7 +150,7 @@ def _hands_its_rank_on(source: ScriptSource) -> bool:
 
     def has_rank(values: Sequence[ast.AST]) -> bool:
         return any(
-            isinstance(node, ast.Call) and _full_name(node, bound) in ranks
+            isinstance(node, ast.Call) and full_name(node.func, bound) in ranks
             for value in values
             for node in ast.walk(value)
         )
@@ -175,43 +178,4 @@ def _sets_rank(target: ast.expr) -> bool:
 
 def _bound(source: ScriptSource) -> dict[str, str]:
     """Names that imports of Horovod bind, and what each is, with its modules."""
-    return {
-        name: meant
-        for node in source.nodes
-        for name, meant in _imports(node)
-        if meant.partition(".")[0] == "horovod"
-    }
-
-
-def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """The names that an import binds, and what they stand for."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield alias.asname or alias.name, alias.name
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        for alias in node.names:
-            if alias.name == "*":
-                for name in ("init", "rank"):
-                    yield name, f"{node.module}.{name}"
-            else:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _full_name(call: ast.Call, bound: Mapping[str, str]) -> str:
-    """What a call calls, by the name it has in Horovod; empty: none of Horovod's."""
-    written = _written(call.func)
-    if written in bound:
-        return bound[written]
-    owner, _, name = written.rpartition(".")
-    last = owner.rpartition(".")[2]  # `self.hvd.init()`
-    if meant := bound.get(owner) or bound.get(last):
-        return f"{meant}.{name}"
-    return ""
-
-
-def _written(node: ast.expr) -> str:
-    """A name with its dots as it is written; empty for anything else."""
-    if isinstance(node, ast.Attribute):
-        owner = _written(node.value)
-        return f"{owner}.{node.attr}" if owner else ""
-    return node.id if isinstance(node, ast.Name) else ""
+    return bound_names(source.nodes, "horovod", _OF_ALL)

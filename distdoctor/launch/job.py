@@ -30,6 +30,7 @@ from distdoctor.launch.horovodrun import starts_horovodrun
 from distdoctor.launch.isolation import may_be_isolated
 from distdoctor.launch.launched_ranks import launched_ranks
 from distdoctor.launch.project_settings import project_settings
+from distdoctor.launch.ray_source import is_rays
 
 if TYPE_CHECKING:
     from distdoctor.launch.node_plan import NodePlan
@@ -57,6 +58,8 @@ class Job:
         expected: Number of ranks that the command starts; 0: it decides itself, or
             that cannot be read from it.
         own: Whether the command was built for a script; else the user gave it.
+        placed: Ray places its ranks, maybe on other machines, and tells them where to
+            meet.
         supplied: Variables that the script requires and that are not set.
     """
 
@@ -65,6 +68,7 @@ class Job:
     ranks: int
     expected: int = 0
     own: bool
+    placed: bool = False
     supplied: dict[str, str] = field(default_factory=dict)
 
 
@@ -111,6 +115,7 @@ def job_of(
             ranks=ranks,
             expected=expected,
             own=True,
+            placed=is_rays(source),
             supplied=of_job(source, expected or ranks),
         )
     if job.ranks < 1:
@@ -180,6 +185,8 @@ def plan_of(
 
 def _is_isolated(job: Job) -> bool:
     """Whether all ranks meet on this machine, at addresses that we may choose."""
+    if job.placed:
+        return False
     # torchrun tells its ranks another address than the one that we have inherited.
     by_ours = job.own and starts_torchrun(job.command)
     return may_be_isolated(job.command, {} if by_ours else os.environ)

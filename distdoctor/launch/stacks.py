@@ -85,7 +85,7 @@ class StackTaker:
                         cpu_seconds=_cpu_seconds(pid),
                         taken_by=taken_by,
                         holds_gil=taken_by == "py-spy" and pid in self._holding,
-                        frames=list(_users(threads[0])),
+                        frames=_training(threads),
                         standing=[
                             list(_users(frames))
                             for frames in threads
@@ -202,6 +202,16 @@ def _stacks_of(dump: str) -> list[list[StackFrame]]:
         elif line and not line.startswith(" "):  # the next thread
             stacks.append([])
     return stacks[::-1] if stacks and stacks[-1] else []
+
+
+def _training(threads: Sequence[Sequence[StackFrame]]) -> list[StackFrame]:
+    """User frames of the main thread, or of the only one that has such.
+
+    A worker of Ray trains in another one; its main thread runs nothing of the user's.
+    """
+    main, *others = (list(_users(frames)) for frames in threads)
+    users = [frames for frames in others if frames]
+    return users[0] if not main and len(users) == 1 else main
 
 
 def _is_standing(frames: Sequence[StackFrame]) -> bool:

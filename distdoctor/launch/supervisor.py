@@ -50,6 +50,7 @@ from distdoctor.launch.output_channels import OutputChannels
 from distdoctor.launch.output_pump import OutputPump
 from distdoctor.launch.passed_variables import passing_on
 from distdoctor.launch.process_tree import ProcessTree
+from distdoctor.launch.ray_sessions import make_ray_folder, remove_ray_folder
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.probes import NEEDLE
 
@@ -148,6 +149,7 @@ class _Supervisor:
         started: tuple[ProcessTree, OutputPump] | None = None
         watch: JobWatch | None = None
         with ExitStack() as job:
+            job.callback(remove_ray_folder, plan.folder)
             if plan.nodes is not None:
                 self.head = self._listen(plan.nodes)
                 job.callback(self._let_go, self.head)
@@ -254,6 +256,8 @@ class _Supervisor:
         if self.head is not None:
             ours = {*environment} - {*os.environ} | {"PYTHONPATH"}
             command = passing_on(command, sorted(ours))
+        else:
+            environment |= make_ray_folder(plan.folder, environment)
         if channels.variable:
             environment[OUTPUT_VARIABLE] = channels.variable
         return ProcessTree(

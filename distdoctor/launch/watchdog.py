@@ -124,8 +124,9 @@ class Watchdog:
             self.rejected = heads
             self._again_s = PATIENT_S if quiet_s < PATIENT_S else math.inf
             return ""
+        died = {rank.rank for rank in progress.ranks.values() if rank.ended_ns}
         if (
-            still.gone
+            still.gone & died
             and quiet_s < RESTART_S
             and self._looks.restarts_left(self.manifest.alive)
         ):

@@ -28,6 +28,9 @@ SETUP = "set-up"
 DATA_PARALLEL = "DataParallel"
 """Stands for the backend where the only rank is a process that trains by that."""
 
+RAY = "ray_train"
+"""Name of the group of all workers of Ray Train, as they meet at its barrier."""
+
 STORE = "store"
 """Name of the group whose members share the store."""
 

@@ -95,6 +95,8 @@ OPERATIONS = (
     # Of Horovod: a rank that has no more data; it ends when all have called it.
     Operation("horovod.join", "join", Waits.ALL, payload=False),
     Operation("", "hvd_init", Waits.ALL, payload=False),
+    # `ray.train.report`, and all that meets at the same barrier of Ray Train.
+    Operation("ray.report", "ray_report", Waits.ALL, payload=False),
 )
 
 CODE_OF = {operation.name: code for code, operation in enumerate(OPERATIONS)}

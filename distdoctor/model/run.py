@@ -166,6 +166,10 @@ class Run:
         outside: Exceptions that ended processes which never had a rank.
         last_words: The last line that the job printed.
         substituted: What took the place of CUDA: names in `model.substitutes`.
+        clusters: Addresses of clusters of Ray on which the job had its workers, and
+            which were there before it: those workers have no probes.
+        groups_apart: Groups of Ray's workers that trained beside the one that was
+            watched.
         set_aside: What was found and could not be used, and why, in words.
         unread: Files of the record that could not be read, or not all of them, and why.
         reached: By position of a group and rank, the ordinal of the last collective of
@@ -207,6 +211,8 @@ class Run:
     outside: Sequence[Failure] = ()
     last_words: str = ""
     substituted: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    groups_apart: int = 0
     set_aside: tuple[tuple[str, str], ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)

@@ -27,7 +27,12 @@ from distdoctor.probes.patching import replace_everywhere
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.readability import is_transforming
 from distdoctor.probes.recorder import RECORDER, blinded
-from distdoctor.probes.rendezvous import meetings, own_ports, setup_calls
+from distdoctor.probes.rendezvous import (
+    meetings,
+    own_ports,
+    setup_calls,
+    worker_groups,
+)
 
 _THREADED = "torch.testing._internal.distributed.multi_threaded_pg"
 _one_thread = threading.Lock()
@@ -107,6 +112,7 @@ def _joining(
         _asked(named, "rank", "RANK"),
         _asked(named, "world_size", "WORLD_SIZE"),
     )
+    RECORDER.apart = worker_groups.is_apart(setup_calls.address_of(named))
     membership.joins(rank, size)
     own_ports.joining(named)
     known = 0 <= rank < size

@@ -84,6 +84,8 @@ class Recorder:
             mostly its rank; -1: it was not spawned so.
         calls: How many calls were written; to be changed under `lock`.
         blind: Whether a call went by uncounted; no further ones are written then.
+        apart: Whether this process trains beside the job that is watched, and is left
+            alone.
         child_of: The process of a rank that forked this one; 0: this is no such child.
         batching: Threads that are inside `batch_isend_irecv`.
         passes: Threads that wait for a backward pass of theirs, where autograd has
@@ -98,7 +100,7 @@ class Recorder:
         self.calls = 0
         self._calls_freed = 0
         self.child_of = 0
-        self.blind = False
+        self.blind = self.apart = False
         self.lock = threading.Lock()
         self.passes: list[int] = []
         self._local = threading.local()
@@ -116,7 +118,7 @@ class Recorder:
             world_size: Number of ranks; 0 if not known.
             part: The journal has this part of the usual size.
         """
-        if self.writer is None:
+        if self.writer is None and not self.apart:
             self.writer = JournalWriter.of_environment(
                 self.folder, rank, world_size, part
             )
@@ -272,7 +274,7 @@ class Recorder:
             fatal: Nobody handles it.
             caught: The line of the function that handles it, if that is known.
         """
-        if fatal and error is self._failed:
+        if self.apart or (fatal and error is self._failed):
             return
         if self.writer is None:
             if not fatal:

@@ -95,6 +95,8 @@ ENTRIES = (
     Entry("rendezvous.address_variables", PROGRAM),
     Entry("rendezvous.loopback_servers", PROGRAM),
     Entry("horovod.frameworks", PROGRAM, AMONG_RANKS),
+    Entry("processes.ray_workers", PROGRAM, AMONG_RANKS),
+    Entry("processes.ray_clusters", PROGRAM, AMONG_RANKS),
     # All others go around what it puts in place.
     Entry("gpu_emulation", TORCH),
     Entry("compiled_code", TORCH),
@@ -182,7 +184,7 @@ RECORDING = frozenset(
         *("failures.uncaught", "failures.tracebacks", "compiled_code", "lifecycle"),
         *("rendezvous.setup_calls", "optimizer_step.steps_done"),
         *("collectives.interception", "collectives.waits", "collectives.reduce_ops"),
-        "collectives.gpu_waits",
+        *("collectives.gpu_waits", "processes.ray_workers"),
         *("collectives.batched_messages", "horovod.frameworks"),
     }
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import slurm
 
-LIBRARIES = ("horovod.torch", "horovod.tensorflow", "mpi4py")
+LIBRARIES = ("horovod.torch", "horovod.tensorflow", "mpi4py", "ray.train")
 """What jobs need beside torch."""
 
 LONGEST_IMPORT_S = 120.0
@@ -21,8 +21,8 @@ def command_of(launcher: str, ranks: int) -> list[str]:
 
     Args:
         launcher: "torchrun", "torch.distributed.launch" (may have " --use-env" behind
-            it), "python" (the script starts its ranks, or has none), "horovodrun",
-            "mpirun", "srun", "accelerate" or "deepspeed".
+            it), "python" (the script starts its ranks, or has none), "ray" (likewise,
+            by Ray), "horovodrun", "mpirun", "srun", "accelerate" or "deepspeed".
         ranks: How many.
 
     Returns:
@@ -41,6 +41,7 @@ def command_of(launcher: str, ranks: int) -> list[str]:
         "torch.distributed.launch": launch,
         "torch.distributed.launch --use-env": f"{launch} --use-env",
         "python": python,
+        "ray": python,
         "horovodrun": f"{beside('horovodrun')} --gloo --network-interface lo "
         f"-np {ranks} {python}",
         "mpirun": f"{mpirun} -np {ranks} {python}",

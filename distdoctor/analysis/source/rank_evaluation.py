@@ -56,8 +56,10 @@ class Value:
 
 _NOTHING = Value()
 
-_RANKS = frozenset({"get_rank", "local_rank", "rank", "get_local_rank", "cross_rank"})
-"""Functions of torch.distributed, Horovod and others that give the rank."""
+_RANKS = frozenset(
+    {"get_rank", "local_rank", "rank", "get_local_rank", "cross_rank", "get_world_rank"}
+)
+"""Functions of torch.distributed, Horovod, Ray and others that give the rank."""
 
 _SIZES = frozenset({"get_world_size", "size", "local_size"})
 

@@ -44,6 +44,7 @@ _COMMON = frozenset(
 _RANKS = frozenset(
     {"get_rank", "get_local_rank", "get_node_local_rank", "rank", "local_rank"}
     | {"global_rank", "process_index", "is_main_process", "is_global_zero"}
+    | {"get_world_rank"}
     | {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK"}
 )
 """Functions, variables, and variables of the environment, that tell ranks apart."""

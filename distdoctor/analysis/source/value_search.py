@@ -23,6 +23,7 @@ from distdoctor.model.events import Place
 RANKS = frozenset(
     {"get_rank", "get_local_rank", "get_node_local_rank", "rank", "local_rank"}
     | {"global_rank", "process_index", "RANK", "LOCAL_RANK", "is_main_process"}
+    | {"get_world_rank"}
 )
 """Names of functions, variables and attributes that are a process' rank."""
 

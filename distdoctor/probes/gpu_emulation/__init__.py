@@ -80,6 +80,14 @@ def watch_dtensor(module: ModuleType) -> None:
         harmless(attention.share_out)(module)
 
 
+def watch_ray(module: ModuleType) -> None:
+    """Have Ray count the GPUs of the emulation, right after `import ray`."""
+    if _installed:
+        from distdoctor.probes.gpu_emulation import ray_resources
+
+        harmless(ray_resources.watch)(module)
+
+
 def _is_wanted() -> bool:
     asked = os.environ.get(DEVICE_VARIABLE, "")
     if asked == "auto":  # neither question wakes a driver up
@@ -92,5 +100,6 @@ PROBE = Probe(
     imports={
         "torch.distributed.fsdp": watch_fsdp,
         "torch.distributed.tensor": watch_dtensor,
+        "ray": watch_ray,
     },
 )

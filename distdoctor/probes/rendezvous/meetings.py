@@ -1,8 +1,8 @@
-"""Writes calls in which ranks meet outside of collectives, such as joining the job.
+"""Writes calls in which ranks meet outside of torch's collectives, as to join the job.
 
-They pass no dispatcher. In the journal they are calls like others: joining the job and
-making a group are collectives of all ranks, so that what is known of collectives (who
-is missing, who does something else) holds for them as well.
+They pass no dispatcher. In the journal they are calls like others: joining the job,
+making a group and reporting to Ray Train are collectives of all ranks, so that what is
+known of collectives (who is missing, who does something else) holds for them as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.packed_texts import OFTEN, group_text
 from distdoctor.journal.writer import JournalWriter
-from distdoctor.model.events import SETUP, STORE
+from distdoctor.model.events import RAY, SETUP, STORE
 from distdoctor.model.operations import (
     CODE_OF,
     NO_REDUCE_OP,
@@ -58,7 +58,7 @@ def around(
     members: Sequence[int],
     names: Sequence[str],
 ) -> Any:
-    """Make a set-up call, and record its start and end.
+    """Make such a call, and record its start and end.
 
     Args:
         op: Name of the operation.
@@ -97,7 +97,9 @@ def _written(
 ) -> int:
     code = CODE_OF[op]
     collective = OPERATIONS[code].is_collective
-    name = SETUP if collective else STORE
+    name = RAY
+    if OPERATIONS[code].sets_up:
+        name = SETUP if collective else STORE
     text = group_text(name, name, OFTEN * writer.incarnation, members)
     group, board = _meet(text, members if collective else ())
     mark, spec, site = NOT_SEEN, 0, 0
@@ -125,7 +127,7 @@ def _written(
 
 
 def _meet(text: str, members: tuple[int, ...]) -> tuple[int, Board | NoBoard]:
-    """Number and board of a set-up group."""
+    """Number and board of a group that meets so."""
     assert RECORDER.writer is not None
     if text not in _groups:
         board: Board | NoBoard = NoBoard()

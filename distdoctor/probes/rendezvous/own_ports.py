@@ -80,7 +80,8 @@ def install() -> None:
 
 
 def _is_private() -> bool:
-    return PORTS_VARIABLE in os.environ
+    """Whether ports may be others; Ray chooses one that all its workers are told."""
+    return PORTS_VARIABLE in os.environ and "RAY_RAYLET_PID" not in os.environ
 
 
 def _rest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

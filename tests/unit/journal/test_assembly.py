@@ -417,6 +417,15 @@ def test_threads_but_the_first_are_numbered(
     assert run.of(ThreadEnded, 0) == [ThreadEnded(rank=0, thread=ME + 1)]
 
 
+def test_the_first_thread_may_leave_the_job_to_another(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(0, 1)
+    process.then(RecordKind.THREAD_END)
+    process.enter(thread=ME + 1)
+    assert living(tmp_path).of(ThreadEnded, 0) == [ThreadEnded(rank=0, thread=0)]
+
+
 # --- backward -----------------------------------------------------------------------
 
 

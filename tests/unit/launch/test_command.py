@@ -19,7 +19,7 @@ from distdoctor.launch.command import (
     starts_torchrun,
 )
 from distdoctor.launch.isolation import may_be_isolated
-from distdoctor.launch.job import Job, plan_of
+from distdoctor.launch.job import Job, job_of, plan_of
 from distdoctor.probes import NEEDLE
 
 
@@ -51,6 +51,9 @@ def launcher_of(folder: Path, source: str) -> Launcher:
         "import psutil\nprint(psutil.Process().memory_info())",
         "if 'RANK' not in os.environ:\n    os.environ['RANK'] = '0'",
         "if 'RANK' in os.environ:\n    main()\nelse:\n    mp.spawn(main)",
+        "import ray.data\ndata = ray.data.read_csv('s')",
+        "import x_ray\nx_ray.Trainer()",
+        "def tuned():\n    import ray\n    ray.init()\ndist.init_process_group()",
     ],
 )
 def test_a_script_that_is_given_its_rank_is_for_torchrun(
@@ -73,6 +76,12 @@ def test_a_script_that_is_given_its_rank_is_for_torchrun(
         "os.environ['RANK'] = str(rank)",
         "def main(rank):\n    os.environ['WORLD_SIZE'] = '2'\nmp.spawn(main, nprocs=2)",
         "environ['LOCAL_RANK'] = environ['RANK'] = '0'",
+        "from ray.train.torch import TorchTrainer\nTorchTrainer(train).fit()",
+        "import ray.train.torch as rt\nr = environ['RANK']\nrt.TorchTrainer(f).fit()",
+        "from ray import tune\ntune.Tuner(train).fit()",
+        "import ray.train\nray.init(num_cpus=4)",
+        "import ray\n@ray.remote\nclass Rank:\n    pass\ndist.init_process_group()",
+        "try:\n    import ray\nexcept ImportError:\n    raise\nray.init()",
     ],
 )
 def test_a_script_that_starts_its_own_ranks_is_for_python(
@@ -368,3 +377,11 @@ def test_an_allocation_that_names_a_master_elsewhere_is_none_of_torchruns(
     ours = "python -m torch.distributed.run --standalone t.py"
     assert LOOPBACK_VARIABLE in environment_of(ours, tmp_path, own=True)
     assert LOOPBACK_VARIABLE not in environment_of("python t.py", tmp_path, own=True)
+
+
+def test_workers_of_ray_meet_where_it_says(tmp_path: Path) -> None:
+    """They may be on other machines, to which a loopback interface does not lead."""
+    script = tmp_path / "train.py"
+    script.write_text("from ray.train.torch import TorchTrainer\nTorchTrainer(f).fit()")
+    job = job_of(script, [], None, Launcher.AUTO, tmp_path)
+    assert not plan_of(job, tmp_path).environment

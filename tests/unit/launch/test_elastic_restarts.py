@@ -21,6 +21,7 @@ NOBODY = 2**22 + 1  # above the greatest process number
         ({ALLOWED: "1", USED: "2"}, 0),
         ({ALLOWED: "many", USED: "0"}, 0),
         ({ALLOWED: "3"}, 0),
+        ({"RAY_RAYLET_PID": "7"}, 1),
         ({}, 0),
     ],
 )

@@ -16,6 +16,7 @@ from distdoctor.launch.stacks import (
     StackTaker,
     _is_standing,
     _stacks_of,
+    _training,
     _users,
     catches,
 )
@@ -63,6 +64,14 @@ def test_a_thread_stands_in_its_own_line_or_takes_a_lock() -> None:
     assert not _is_standing([QUEUES, LOCK])
     assert not _is_standing([PYTHONS])
     assert not _is_standing([])
+
+
+def test_a_main_thread_without_the_users_lines_is_no_rank() -> None:
+    """A worker of Ray trains in another thread, and its first one serves Ray."""
+    served = [StackFrame("/v/site-packages/ray/_private/worker.py", 9, "main_loop")]
+    assert _training([served, [QUEUES], [QUEUES, *MAIN]]) == MAIN
+    assert _training([MAIN, [LOCK]]) == MAIN
+    assert _training([served, MAIN, [LOCK]]) == []  # which of them, nobody knows
 
 
 def test_the_main_thread_stands_last() -> None:

@@ -45,6 +45,7 @@ REST = [False, True, True, True]
         "int(os.environ.get('LOCAL_RANK', '0')) == 0",
         "os.getenv('RANK') == '0'",
         "hvd.rank() == 0",
+        "ray.train.get_context().get_world_rank() == 0",
         "dist.is_initialized() and dist.get_rank() < 1",
         "not dist.is_initialized() or dist.get_rank() == 0",
         "dist.get_rank() in (0,)",
