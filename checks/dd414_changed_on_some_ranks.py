@@ -35,6 +35,12 @@ Rank 0 alone moves the teacher that all ranks train by:
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=1,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=2,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=7,moved)@t.py:20
     rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=4)@t.py:20  copied(copy=2000,steps=2,names=w,prints=4)@t.py:20  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20
 
+Each rank copies the model into its target network when its own episodes say so; that is a
+warning, since copies that only act may well lag behind:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=5)@t.py:20  copied(copy=2000,steps=2,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=7,moved)@t.py:20
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=5)@t.py:20  copied(copy=2000,steps=2,names=w,prints=7,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=8,moved)@t.py:20
+
 Well
 ----
 Each rank evaluates its own copy now and then, and rank 0 alone keeps its up to date:
@@ -161,10 +167,11 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
         )
     else:
         used = f"all train by what theirs computes, last seen after step {first.steps}"
+    how = f"that {named(others)} left as it was" if others else "each at another time"
     return Finding(
         message=(
             f"{capital(named(moved))}{alone} changed a copy of the model, such as a "
-            f"moving average of its weights, that {named(others)} left as it was; "
+            f"moving average of its weights, {how}; "
             f"{used}: {len(one.names)} of "
             f"{len(first.names)} parameters differ ({', '.join(one.names[:2])})."
         ),
@@ -178,6 +185,7 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
             *_at(list(one.combined.values()), Role.PARTY, "joins the results"),
         ),
         certainty=Certainty.PROVED if one.combined else Certainty.LIKELY,
+        severity=None if others else Severity.WARNING,
         details={"parameters": list(one.names[:_MOST_EXHIBITS]), "step": first.steps},
     )
 

@@ -49,7 +49,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "DD401": ("DD409", "DD410", "DD411"),
     "DD402": (
         *("DD113", "DD314", "DD406", "DD407", "DD404", "DD505", "DD418", "DD405"),
-        *("DD514", "DD521", "DD522", "DD412", "DD414", "DD409", "DD410", "DD411"),
+        *("DD514", "DD521", "DD522", "DD523", "DD412", "DD414"),
+        *("DD409", "DD410", "DD411"),
         # A round or a step that only some ranks make changes the weights of these.
         *("DD108", "DD208", "DD211"),
     ),

@@ -5,7 +5,7 @@ They evaluate them and join the results, or train by what they compute, as by a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distdoctor.analysis.divergence.parting_branches import program_of
@@ -102,14 +102,7 @@ def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
         moved = _advanced(run, events)
     if not 0 < len(moved) < len(events):
         return None
-    common = _alike(run, copies[0].model, tuple(events))
-    names = tuple(
-        name
-        for name, *numbers in zip(
-            copies[0].names, *(one.prints for one in copies), strict=False
-        )
-        if len(set(numbers)) > 1 and name in common
-    )
+    names = _names_apart(run, copies, tuple(events))
     if not names:
         return None
     changes = {
@@ -120,6 +113,37 @@ def _unlike(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
     }
     culprits = _culprits(run, tuple(events), moved, changes)
     return UnlikeCopies(tuple(events), events, names, {}, culprits, changes, moved)
+
+
+def _out_of_step(run: Run, events: Mapping[int, Copied]) -> UnlikeCopies | None:
+    """Copies that all ranks had changed, at times of their own each."""
+    copies = list(events.values())
+    if len({(one.model, one.names, one.steps) for one in copies}) > 1:
+        return None
+    names = _names_apart(run, copies, tuple(events))
+    if not names or not all(one.moved for one in copies):
+        return None
+    changes = {
+        rank: change
+        for rank, one in events.items()
+        for change in run.of(Changed, rank)
+        if change.model == one.copy
+    }
+    return UnlikeCopies(tuple(events), events, names, {}, (), changes, tuple(events))
+
+
+def _names_apart(
+    run: Run, copies: Sequence[Copied], ranks: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Parameters that the model has alike on all ranks, and its copies have not."""
+    common = _alike(run, copies[0].model, ranks)
+    return tuple(
+        name
+        for name, *numbers in zip(
+            copies[0].names, *(one.prints for one in copies), strict=False
+        )
+        if len(set(numbers)) > 1 and name in common
+    )
 
 
 def _culprits(
@@ -162,7 +186,7 @@ def _advanced(run: Run, events: Mapping[int, Copied]) -> tuple[int, ...]:
 
 
 def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
-    """Copies that all ranks train by, and that only some keep up to date; each once.
+    """Copies that all ranks train by, and do not keep up to date alike; each once.
 
     In each step they compute something, of which backward follows. What is computed in
     each step is told behind steps 1, 2, 4, 8 and so on; evaluations lie evenly apart.
@@ -185,7 +209,7 @@ def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
             ):
                 continue
             last = {rank: one[max(steps)] for rank, one in by_rank.items()}
-            found = _unlike(run, last)
+            found = _unlike(run, last) or _out_of_step(run, last)
             if found is not None and len({one.place for one in last.values()}) == 1:
                 yield found
 

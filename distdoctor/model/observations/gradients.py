@@ -191,6 +191,19 @@ class Clip(Observation):
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class NormClip(Observation):
+    """A line clipped gradients by a norm that was computed on this rank alone.
+
+    Told of the first ones.
+    """
+
+    clip: int = 0  # number among the rank's, from 0
+    norm: float = 0.0  # of all gradients that it was given, before
+    bound: float = 0.0
+    sharded: bool = False  # of parameters of which FSDP has a part on each rank
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class Exchange(Observation):
     """A line called the function that sends gradients; see `Sent`. Told once."""
 
@@ -232,5 +245,5 @@ class Within(Observation):
 
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window, Weighed, Clip, Exchange, Sent, Within),
+    *(NotFinite, Window, Weighed, Clip, NormClip, Exchange, Sent, Within),
 )

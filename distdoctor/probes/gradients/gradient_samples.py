@@ -86,8 +86,9 @@ class _Probes:
 
     def _hook(self, n: int, parameter: Tensor) -> Any:
         @harmless
-        def read(gradient: Tensor) -> None:
-            if not sampled.is_capturing():
+        def read(gradient: Tensor | None) -> None:
+            # None: what made the parameter's use has no gradient for it this time.
+            if gradient is not None and not sampled.is_capturing():
                 self.own[n] += sampled.projected(gradient)
 
         handle = parameter.register_hook(read)

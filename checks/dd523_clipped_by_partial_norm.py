@@ -1,0 +1,117 @@
+"""Each rank clips by the norm of the part of the model that it holds.
+
+What it is
+----------
+The parameters lie in parts on several ranks, as with FSDP and with tensor parallelism.
+`torch.nn.utils.clip_grad_norm_` is called on each rank for what lies there, and computes
+the norm of that alone. Each rank divides by another number.
+
+Why it matters
+--------------
+The norm of all gradients is longer than that of each part, so that less is clipped than
+the bound says, and parts are scaled against each other: the step points elsewhere, and
+it changes with the number of ranks. Parameters of which each rank has a copy are scaled
+differently on each, and drift apart.
+
+Sick
+----
+FSDP has a part of each parameter on each rank, and the norms differ:
+
+    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  norm_clip(norm=2.0,bound=1.0,sharded)@t.py:9
+
+No part is longer than the bound, and both together are:
+
+    rank 0 | wrap=fsdp:w  norm_clip(norm=.8,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  norm_clip(norm=.9,bound=1.0,sharded)@t.py:9
+
+They share the work of a forward pass on the same samples:
+
+    rank 0 | fed(step=1,inputs=3)  all_reduce(32)  within  norm_clip(norm=3.0,bound=1.0)@t.py:9
+    rank 1 | fed(step=1,inputs=3)  all_reduce(32)  within  norm_clip(norm=2.0,bound=1.0)@t.py:9
+
+Well
+----
+The norm is that of all ranks, as FSDP's own method has it, which calls no such function,
+or one that is told nothing of parts:
+
+    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+
+All together are shorter than the bound:
+
+    rank 0 | wrap=fsdp:w  norm_clip(norm=.3,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  norm_clip(norm=.2,bound=1.0,sharded)@t.py:9
+
+Ranks have models of their own, and exchange what these compute:
+
+    rank 0 | fed(step=1,inputs=3)  all_gather(32)  within  norm_clip(norm=3.0,bound=1.0)@t.py:9
+    rank 1 | fed(step=1,inputs=4)  all_gather(32)  within  norm_clip(norm=2.0,bound=1.0)@t.py:9
+
+Unknown
+-------
+A rank without a journal may have another norm:
+
+    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 1 | ?
+
+Remedy
+------
+With FullyShardedDataParallel call its own method, `model.clip_grad_norm_(bound)`. With
+`fully_shard` and DTensor, torch's function knows of the parts. By hand, add up the
+squares of the norms over the ranks (those of parameters that all ranks have count once),
+take the root, and clip with `torch.nn.utils.clip_grads_with_norm_`.
+
+Known problems
+--------------
+Only torch's functions are seen to clip, and only the first clips are looked at. Ranks
+that share a model by hand are compared where they exchange something by collectives
+within the forward pass and get the same samples; stages of a pipeline are not.
+
+References
+----------
+- PyTorch: FullyShardedDataParallel.clip_grad_norm_ –
+  https://pytorch.org/docs/stable/fsdp.html
+- `megatron/core/optimizer/clip_grads.py` (NVIDIA/Megatron-LM), which sums norms over
+  model-parallel ranks and leaves out duplicates
+"""  # noqa: E501 - a rank is drawn on one line
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.gradients.partial_norms import partial_norms
+from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.observations.gradients import NormClip
+from distdoctor.model.run import Run, named
+
+CODE = "DD523"
+SEVERITY = Severity.ERROR
+NEEDS = (NormClip,)
+
+_MOST_NORMS = 8
+
+
+def examine(run: Run) -> Iterator[Finding]:
+    """Ranks that share a model and divide by different norms."""
+    for one in partial_norms(run):
+        first = one.clips[0]
+        ranks = tuple(clip.rank for clip in one.clips)
+        who = capital(named(ranks))
+        norms = ", ".join(f"{clip.norm:.3g}" for clip in one.clips[:_MOST_NORMS])
+        more = ", …" if len(ranks) > _MOST_NORMS else ""
+        part = "its shard" if one.sharded else "its part of the model"
+        yield Finding(
+            message=f"{who} clip gradients to {first.bound:.3g}, each "
+            f"by the norm of {part} alone: these are {norms}{more} at the first of "
+            f"{one.times} such clips of {one.of} that were looked at",
+            exhibits=one.clips,
+            culprits=(),
+            locations=()
+            if first.place is None
+            else (Location(first.place, ranks, Role.PARTY, "clips"),),
+            details={"bound": first.bound, "norms": [clip.norm for clip in one.clips]},
+        )
+    require_whole(run)
