@@ -57,9 +57,7 @@ def test_only_norms_that_this_rank_computed_are_told(
     assert told[0] == NormClip(norm=2.0, bound=1.0)
 
 
-class Detached(torch.autograd.Function):
-    """Has no gradient for what it is given."""
-
+class Detached(torch.autograd.Function):  # it has no gradient for what it is given
     @staticmethod
     def forward(_ctx: object, given: Tensor) -> Tensor:
         return given.clone()
