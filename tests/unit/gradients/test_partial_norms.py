@@ -57,7 +57,7 @@ def test_only_norms_that_this_rank_computed_are_told(
     assert told[0] == NormClip(norm=2.0, bound=1.0)
 
 
-class Detached(torch.autograd.Function):  # it has no gradient for what it is given
+class _Detached(torch.autograd.Function):  # it has no gradient for what it is given
     @staticmethod
     def forward(_ctx: object, given: Tensor) -> Tensor:
         return given.clone()
@@ -76,7 +76,7 @@ def test_a_parameter_without_a_gradient_of_its_use_is_read_as_none(
     )
     weight = nn.Parameter(torch.ones(2))
     probes = gradient_samples._Probes([weight])
-    Detached.apply(weight).sum().backward()  # type: ignore[no-untyped-call]
+    _Detached.apply(weight).sum().backward()  # type: ignore[no-untyped-call]
     probes.remove()
     assert not lost
     assert probes.own == [0.0]
