@@ -1,8 +1,8 @@
 """Builds the command that starts a script's ranks.
 
-That is torchrun, or horovodrun if Horovod makes its ranks, or plain Python if it starts
-its own ranks, or one command per rank if it is told its rank as by hand or by a
-scheduler.
+That is torchrun, or horovodrun if Horovod makes its ranks, or mpirun if mpi4py tells
+them, or plain Python if it starts its own ranks or has none, or one command per rank if
+it is told its rank as by hand or by a scheduler.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from distdoctor.launch.horovodrun import (
     starts_horovodrun,
 )
 from distdoctor.launch.launcher_arguments import gives_place, rank_arguments, takes_rank
+from distdoctor.launch.lone_source import is_data_parallel
+from distdoctor.launch.mpi_source import is_mpis, mpirun, starts_mpirun
 from distdoctor.launch.ray_source import is_rays
 from distdoctor.launch.script_source import (
     LAUNCHER_VARIABLES,
@@ -55,6 +57,7 @@ class Launcher(StrEnum):
     PYTHON = "python"
     COMMANDS = "commands"
     HOROVOD = "horovod"
+    MPI = "mpi"
 
 
 def command_for(
@@ -71,7 +74,7 @@ def command_for(
 
     Raises:
         LaunchRefused: The script is not there, is no Python, or ranks is below 1; or
-            it needs a Horovod that is not there, or cannot be used.
+            it needs a Horovod that is not there, or cannot be used; or an mpirun.
     """
     if ranks < 1:
         raise LaunchRefused(f"-n {ranks}: give the number of ranks, 1 or more")
@@ -89,6 +92,8 @@ def command_for(
     if launcher is Launcher.HOROVOD:
         require_horovod(framework_of(source))
         return horovodrun([*program, *arguments], ranks)
+    if launcher is Launcher.MPI:
+        return mpirun([*program, *arguments], ranks)
     extra = rank_arguments(source, arguments, _LOCAL_RANK, ranks, by_hand=False)
     return [
         # Ranks are told this address, and not one that the host's name leads to.
@@ -166,7 +171,8 @@ def rank_count(command: Sequence[str], asked: int) -> int:
     """
     if multi_command.__file__ in command:
         return command.count(multi_command.BETWEEN) + 1
-    return asked if starts_torchrun(command) or starts_horovodrun(command) else 0
+    known = starts_torchrun(command) or starts_horovodrun(command)
+    return asked if known or starts_mpirun(command) else 0
 
 
 def rank_marks(command: Sequence[str], ranks: int) -> list[str]:
@@ -195,6 +201,10 @@ def _look_into(source: ScriptSource, arguments: Sequence[str]) -> Launcher:
     """
     if starts_by_itself(source, arguments) or is_rays(source):
         return Launcher.PYTHON
+    if is_data_parallel(source):
+        return Launcher.PYTHON
+    if is_mpis(source):
+        return Launcher.MPI
     if is_horovods(source, arguments) and (
         requires_horovod(source) or not horovod_problem(framework_of(source))
     ):

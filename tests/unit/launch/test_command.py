@@ -54,6 +54,10 @@ def launcher_of(folder: Path, source: str) -> Launcher:
         "import ray.data\ndata = ray.data.read_csv('s')",
         "import x_ray\nx_ray.Trainer()",
         "def tuned():\n    import ray\n    ray.init()\ndist.init_process_group()",
+        "m = nn.DataParallel(m) if old else m\ndist.init_process_group()",
+        "m = nn.DataParallel(m)\nrank = os.environ.get('RANK')",
+        "import accelerate\nnn.DataParallel(m)",
+        "from mpi4py import MPI\ndist.init_process_group('gloo')",
     ],
 )
 def test_a_script_that_is_given_its_rank_is_for_torchrun(
@@ -76,6 +80,8 @@ def test_a_script_that_is_given_its_rank_is_for_torchrun(
         "os.environ['RANK'] = str(rank)",
         "def main(rank):\n    os.environ['WORLD_SIZE'] = '2'\nmp.spawn(main, nprocs=2)",
         "environ['LOCAL_RANK'] = environ['RANK'] = '0'",
+        "m = torch.nn.DataParallel(m, device_ids=[0, 1])",
+        "from torch.nn import DataParallel\nnet = DataParallel(net).cuda()",
         "from ray.train.torch import TorchTrainer\nTorchTrainer(train).fit()",
         "import ray.train.torch as rt\nr = environ['RANK']\nrt.TorchTrainer(f).fit()",
         "from ray import tune\ntune.Tuner(train).fit()",
@@ -147,6 +153,56 @@ def test_a_script_is_looked_at_whatever_its_encoding(tmp_path: Path) -> None:
 
 
 # --- commands -------------------------------------------------------------------------
+
+
+BY_MPI = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+"""
+
+
+@pytest.mark.parametrize(
+    "joins",
+    [
+        "dist.init_process_group('gloo', rank=comm.rank, world_size=comm.size)",
+        "os.environ['RANK'] = str(comm.Get_rank())\ndist.init_process_group()",
+    ],
+)
+@pytest.mark.parametrize(
+    ("says", "wanted"),
+    [
+        ("mpirun (Open MPI) 4.1.4", ["--host", "localhost:3", "--bind-to", "none"]),
+        ("HYDRA build details:", []),
+    ],
+)
+def test_a_script_that_mpi_tells_its_rank_is_for_mpirun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    joins: str,
+    says: str,
+    wanted: list[str],
+) -> None:
+    mpirun, script = tmp_path / "mpirun", tmp_path / "train.py"
+    mpirun.write_text(f"#!/bin/sh\necho '{says}'\n")
+    mpirun.chmod(0o700)
+    script.write_text(BY_MPI + joins)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = command_for(script, ["--lr", "1"], 3, Launcher.AUTO, tmp_path)
+    at = command.index(str(mpirun))
+    program = [sys.executable, str(script), "--lr", "1"]
+    assert command[at:] == [str(mpirun), "-np", "3", *wanted, *program]
+    assert all("=" in word for word in command[1:at])
+    assert rank_count(command, 3) == 3
+
+
+def test_a_script_for_mpirun_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BY_MPI + "dist.init_process_group(rank=comm.rank)")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchRefused, match="no mpirun on PATH"):
+        command_for(script, [], 2, Launcher.AUTO, tmp_path)
 
 
 def test_torchrun_is_told_the_ranks_and_the_script_its_arguments(
