@@ -14,12 +14,16 @@ from functools import cached_property
 from pathlib import Path
 
 from distdoctor.errors import LaunchRefused
+from distdoctor.launch.imported_names import bound_names, written
 from distdoctor.model.source_text import LARGEST_SOURCE, syntax_tree
 
 LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
 """What torchrun tells each rank."""
 
 _SPAWNERS = {"spawn", "start_processes", "Process", "notebook_launcher"}
+_OF_MODULES = {"spawn", "start_processes"}
+"""Those of them that are functions of `torch.multiprocessing`."""
+
 _COUNT = "nproc_per_node"
 """The argument of ignite's `Parallel` and torch's `LaunchConfig`: ranks to start."""
 
@@ -69,10 +73,31 @@ class ScriptSource:
         """Whether the script starts processes."""
         calls = [node for node in ast.walk(self.script) if isinstance(node, ast.Call)]
         return any(
-            (_last_name(call.func) in _SPAWNERS and not _is_of(call.func, "psutil"))
+            (_last_name(call.func) in _SPAWNERS and self._is_spawner(call.func))
             or (self._number(_keywords(call).get(_COUNT)) or 0) > 1
             for call in calls
         )
+
+    def _is_spawner(self, function: ast.expr) -> bool:
+        """Whether a function with the name of one that starts processes is one.
+
+        Others have such names, too: numpy's seeds `spawn`, and a population may.
+        """
+        name = written(function)  # none of what a call has returned
+        owner = name.rpartition(".")[0]
+        if _last_name(function) not in _OF_MODULES:
+            return owner != "psutil"
+        bound = bound_names(self.nodes, "torch") | bound_names(
+            self.nodes, "multiprocessing"
+        )
+        if name and not owner:
+            return name in bound or not self._defines(name)
+        meant = bound.get(owner, owner)
+        return meant == "mp" or meant.rpartition(".")[2] == "multiprocessing"
+
+    def _defines(self, name: str) -> bool:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return any(isinstance(node, kinds) and node.name == name for node in self.nodes)
 
     @cached_property
     def sets(self) -> set[str]:
@@ -262,14 +287,6 @@ def _last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_of(node: ast.expr, module: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == module
-    )
 
 
 def _texts(nodes: Sequence[ast.expr]) -> set[str]:

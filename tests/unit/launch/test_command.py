@@ -58,6 +58,9 @@ def launcher_of(folder: Path, source: str) -> Launcher:
         "m = nn.DataParallel(m)\nrank = os.environ.get('RANK')",
         "import accelerate\nnn.DataParallel(m)",
         "from mpi4py import MPI\ndist.init_process_group('gloo')",
+        "seeds = numpy.random.SeedSequence(7).spawn(ranks)",
+        "def spawn(rank):\n    return Member(rank)\nmember = spawn(rank)",
+        "children = population.spawn(4)",
     ],
 )
 def test_a_script_that_is_given_its_rank_is_for_torchrun(
@@ -73,6 +76,8 @@ def test_a_script_that_is_given_its_rank_is_for_torchrun(
         "import torch.multiprocessing as mp\nif main:\n    mp.spawn(train, (2,), 2)",
         "from torch.multiprocessing import spawn\nspawn(main)",
         "mp.start_processes(main, nprocs=2)",
+        "import torch\ntorch.multiprocessing.spawn(main)",
+        "import torch.multiprocessing as processes\nprocesses.spawn(main)",
         "for rank in range(2):\n    mp.Process(target=main, args=(rank,)).start()",
         "context.Process(target=main)",
         "notebook_launcher(main, num_processes=2)",
