@@ -23,6 +23,12 @@ It goes on to the barrier after the loop:
     rank 0 | all_reduce(4)@t.py:7  batches=2@t.py:5...  all_reduce(4)@t.py:7...
     rank 1 | all_reduce(4)@t.py:7  batches=1@t.py:5     barrier@t.py:8!
 
+In the first epoch its loader ended one batch early, and since then its calls meet those
+of the batch before; they part at the end of the second:
+
+    rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7  batches=2@t.py:5  all_reduce(4)@t.py:7  batches=1@t.py:5...  all_reduce(4)@t.py:7...
+    rank 1 | all_reduce(4)@t.py:7  batches=1@t.py:5  all_reduce(4)@t.py:7  all_reduce(4)@t.py:7  batches=2@t.py:5  barrier@t.py:8!
+
 Well
 ----
 As many batches on all ranks:
@@ -60,7 +66,7 @@ References
 - pytorch: support uneven DDP inputs – https://github.com/pytorch/pytorch/issues/33148
 - pytorch: Join, for uneven inputs – https://github.com/pytorch/pytorch/issues/38174
 - `torch/distributed/algorithms/join.py` (pytorch/pytorch), `Join`
-"""
+"""  # noqa: E501 - a rank is drawn on one line
 
 from __future__ import annotations
 

@@ -40,7 +40,11 @@ def fewer_rounds(
             for event in run.of(Batch, major.rank)
             if event.place == batches.place and not event.ended
         ]
-        if others and others[-1].count > batches.count:
+        begun = others[-1].count if others else 0
+        if others and begun <= batches.count:
+            # Ranks that are a batch apart may meet all the same, until the last pass.
+            batches, begun = _uneven_pass(run, major, minor, batches) or (batches, 0)
+        if begun > batches.count:
             return {
                 "cause": batches,
                 "elsewhere": at(batches, minor.ranks, "its loader ended here"),
@@ -48,7 +52,7 @@ def fewer_rounds(
                     minor.ranks,
                     batches,
                     major.ranks,
-                    others[-1].count,
+                    begun,
                     major.call.op,
                     next_op=minor.call.op,
                 ),
@@ -75,6 +79,24 @@ def fewer_rounds(
             minor.ranks, place, minor.call, major.ranks, major.call.op
         ),
     }
+
+
+def _uneven_pass(
+    run: Run, major: CallGroup, minor: CallGroup, last: Batch
+) -> tuple[Batch, int] | None:
+    """The first pass over a loader that had fewer batches here than there.
+
+    Returns:
+        Its end here, and how many batches it had there.
+    """
+    here, there = (
+        [one for one in run.of(Batch, rank) if one.place == last.place and one.ended]
+        for rank in (minor.rank, major.rank)
+    )
+    for mine, theirs in zip(here, there, strict=False):
+        if mine.count != theirs.count:
+            return (mine, theirs.count) if mine.count < theirs.count else None
+    return None
 
 
 def passed_over(run: Run, major: CallGroup, minor: CallGroup) -> bool:
