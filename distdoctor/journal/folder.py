@@ -423,7 +423,7 @@ def read_groups_apart(folder: Path) -> int:
         folder: The record folder; a damaged file counts for none.
     """
     with suppress(OSError, msgspec.MsgspecError):
-        text = (folder / GROUPS_FILE).read_bytes()
+        text = content(folder / GROUPS_FILE)
         return len(msgspec.json.decode(text, type=_Groups).apart)
     return 0
 

@@ -195,6 +195,7 @@ LAUNCHING = frozenset({"rendezvous.own_ports"})
 """What needs torch and is to be in a launcher, too: it opens the ranks' first store."""
 
 LATE_IMPORTS = (
+    "ray",
     "safetensors.torch",
     "torch._dynamo.trace_rules",
     "deepspeed.runtime.engine",
