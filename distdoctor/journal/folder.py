@@ -422,9 +422,8 @@ def read_groups_apart(folder: Path) -> int:
     Args:
         folder: The record folder; a damaged file counts for none.
     """
-    with suppress(OSError, msgspec.MsgspecError):
-        text = content(folder / GROUPS_FILE)
-        return len(msgspec.json.decode(text, type=_Groups).apart)
+    with suppress(OSError, ValueError):
+        return len(decoded(content(folder / GROUPS_FILE), _Groups).apart)
     return 0
 
 
