@@ -17,42 +17,46 @@ Sick
 ----
 FSDP has a part of each parameter on each rank, and the norms differ:
 
-    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
-    rank 1 | wrap=fsdp:w  norm_clip(norm=2.0,bound=1.0,sharded)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=2.0,bound=1.0,sharded)@t.py:9
 
 No part is longer than the bound, and both together are:
 
-    rank 0 | wrap=fsdp:w  norm_clip(norm=.8,bound=1.0,sharded)@t.py:9
-    rank 1 | wrap=fsdp:w  norm_clip(norm=.9,bound=1.0,sharded)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=.8,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=.9,bound=1.0,sharded)@t.py:9
 
 They share the work of a forward pass on the same samples:
 
-    rank 0 | fed(step=1,inputs=3)  all_reduce(32)  within  norm_clip(norm=3.0,bound=1.0)@t.py:9
-    rank 1 | fed(step=1,inputs=3)  all_reduce(32)  within  norm_clip(norm=2.0,bound=1.0)@t.py:9
+    rank 0 | fed(step=1,inputs=3)  all_reduce(32)  within  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0)@t.py:9
+    rank 1 | fed(step=1,inputs=3)  all_reduce(32)  within  holds(names=w,sizes=4)  norm_clip(norm=2.0,bound=1.0)@t.py:9
 
 Well
 ----
-The norm is that of all ranks, as FSDP's own method has it, which calls no such function,
-or one that is told nothing of parts:
+FSDP's own method clips, or nobody does:
 
-    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
-    rank 1 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)
+
+Each rank has the whole of the parameters, as with NO_SHARD:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
 
 All together are shorter than the bound:
 
-    rank 0 | wrap=fsdp:w  norm_clip(norm=.3,bound=1.0,sharded)@t.py:9
-    rank 1 | wrap=fsdp:w  norm_clip(norm=.2,bound=1.0,sharded)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=.3,bound=1.0,sharded)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=.2,bound=1.0,sharded)@t.py:9
 
 Ranks have models of their own, and exchange what these compute:
 
-    rank 0 | fed(step=1,inputs=3)  all_gather(32)  within  norm_clip(norm=3.0,bound=1.0)@t.py:9
-    rank 1 | fed(step=1,inputs=4)  all_gather(32)  within  norm_clip(norm=2.0,bound=1.0)@t.py:9
+    rank 0 | fed(step=1,inputs=3)  all_gather(32)  within  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0)@t.py:9
+    rank 1 | fed(step=1,inputs=4)  all_gather(32)  within  holds(names=w,sizes=4)  norm_clip(norm=2.0,bound=1.0)@t.py:9
 
 Unknown
 -------
 A rank without a journal may have another norm:
 
-    rank 0 | wrap=fsdp:w  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0,sharded)@t.py:9
     rank 1 | ?
 
 Remedy
@@ -84,12 +88,12 @@ from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.partial_norms import partial_norms
 from distdoctor.model.findings import Finding, Location, Role, Severity
-from distdoctor.model.observations.gradients import NormClip
+from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
 CODE = "DD523"
 SEVERITY = Severity.ERROR
-NEEDS = (NormClip,)
+NEEDS = (Holds,)
 
 _MOST_NORMS = 8
 

@@ -36,13 +36,14 @@ def _clipped(this: Clipping) -> None:
     # That of a DTensor is one of all ranks.
     if _clips >= _MOST or type(this.norm) is not Tensor or is_capturing():
         return
-    norm = float(this.norm)
-    if not math.isfinite(norm) or not norm:
+    norm, bound = float(this.norm), float(this.bound)
+    # Without a bound, it is only asked what the norm is.
+    if not math.isfinite(norm) or not norm or not math.isfinite(bound):
         return
     observation = NormClip(
         clip=_clips,
         norm=norm,
-        bound=float(this.bound),
+        bound=bound,
         sharded=any(map(optimizers.is_flattened, this.parameters)),
     )
     _clips += 1

@@ -50,6 +50,8 @@ def test_only_norms_that_this_rank_computed_are_told(
     weights = [nn.Parameter(torch.ones(2))]
     for norm in (None, torch.tensor(0.0), torch.tensor(float("inf"))):
         clipped_norms._clipped(Clipping(weights, 1.0, norm is None, norm))
+    without = Clipping(weights, float("inf"), False, torch.tensor(1.0))
+    clipped_norms._clipped(without)
     for _ in range(9):
         clipped_norms._clipped(Clipping(weights, 1.0, False, torch.tensor(2.0)))
     clipped_norms.reset()
