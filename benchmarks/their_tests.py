@@ -29,19 +29,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from their_test_process import Order
+from timed_command import run_for
 
 from distdoctor.errors import JournalUnreadable
 from distdoctor.journal import environment as names
@@ -202,7 +201,7 @@ def outcomes_of(
             words = [sys.executable, str(_PROCESS), *map(str, (path, file, told))]
             left_s = max(end - time.monotonic(), 1)
             output = way.work / f"output.{number}"
-            code = _run(words, environment, path.parent, output, left_s)
+            code = run_for(left_s, words, path.parent, environment, output)
         if code is None:
             print(f"{path.name}: ended after {way.limit_s:.0f} s", flush=True)
             return {k: v for k, v in _read(told).items() if v.outcome != "crashed"}
@@ -211,34 +210,6 @@ def outcomes_of(
         if "crashed" not in new and (code in {0, 1} or not new):
             break
     return found
-
-
-def _run(
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    output: Path,
-    limit_s: float,
-) -> int | None:
-    """Exit status of a command; None: it was ended. So is all that it leaves behind."""
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            words,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _read(told: Path) -> Outcomes:

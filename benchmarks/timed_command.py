@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,10 +17,10 @@ def run_for(
     environment: Mapping[str, str],
     output: Path,
 ) -> int | None:
-    """Run a command in a session of its own.
+    """Run a command in a session of its own, and kill what it leaves there.
 
     Args:
-        limit_s: Seconds after which its process group is killed.
+        limit_s: Seconds after which it is killed, too.
         command: Program and arguments.
         folder: Where it runs.
         environment: All of its environment.
@@ -43,5 +44,7 @@ def run_for(
         try:
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
             return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

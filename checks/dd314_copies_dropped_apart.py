@@ -81,31 +81,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.rng.dropped_elements import copies_apart
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.analysis.rng.dropped_elements import copies_apart, masks_finding
+from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.rng import Dropped
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 CODE = "DD314"
 SEVERITY = Severity.ERROR
 NEEDS = (Dropped,)
 
+_WHAT = "drop different elements of an activation of which each has the same copy"
+
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that do not drop the same of the same."""
     for masks in copies_apart(run):
-        first = masks.dropped[0]
-        times = f" in {masks.calls} calls" if masks.calls > 1 else ""
-        yield Finding(
-            message=f"{capital(named(masks.ranks))} drop different elements of an "
-            f"activation of which each has the same copy{times}",
-            exhibits=masks.dropped,
-            culprits=(),
-            locations=()
-            if first.place is None
-            else (Location(first.place, masks.ranks, Role.PARTY, "drops elements"),),
-            details={"calls": masks.calls, "elements": first.elements},
-        )
+        yield masks_finding(masks, _WHAT)
     require_whole(run)

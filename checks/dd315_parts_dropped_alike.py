@@ -73,31 +73,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
-from distdoctor.analysis.rng.dropped_elements import parts_alike
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.analysis.rng.dropped_elements import masks_finding, parts_alike
+from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.rng import Dropped
-from distdoctor.model.run import Run, named
+from distdoctor.model.run import Run
 
 CODE = "DD315"
 SEVERITY = Severity.NOTE
 NEEDS = (Dropped,)
 
+_WHAT = "drop the same elements of different activations, for one model"
+
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that drop the same of different parts."""
     for masks in parts_alike(run):
-        first = masks.dropped[0]
-        times = f" in {masks.calls} calls" if masks.calls > 1 else ""
-        yield Finding(
-            message=f"{capital(named(masks.ranks))} drop the same elements of "
-            f"different activations, for one model{times}",
-            exhibits=masks.dropped,
-            culprits=(),
-            locations=()
-            if first.place is None
-            else (Location(first.place, masks.ranks, Role.PARTY, "drops elements"),),
-            details={"calls": masks.calls, "elements": first.elements},
-        )
+        yield masks_finding(masks, _WHAT)
     require_whole(run)

@@ -167,7 +167,7 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
         )
     else:
         used = f"all train by what theirs computes, last seen after step {first.steps}"
-    how = f"that {named(others)} left as it was" if others else "each at another time"
+    how = f"that {named(others)} left as it was" if others else "and not alike"
     return Finding(
         message=(
             f"{capital(named(moved))}{alone} changed a copy of the model, such as a "

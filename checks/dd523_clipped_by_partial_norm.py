@@ -87,7 +87,8 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.partial_norms import partial_norms
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.analysis.gradients.used_gradients import places
+from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
@@ -109,13 +110,10 @@ def examine(run: Run) -> Iterator[Finding]:
         part = "its shard" if one.sharded else "its part of the model"
         yield Finding(
             message=f"{who} clip gradients to {first.bound:.3g}, each "
-            f"by the norm of {part} alone: these are {norms}{more} at the first of "
-            f"{one.times} such clips of {one.of} that were looked at",
+            f"by the norm of {part} alone: these were {norms}{more} at first, and "
+            f"differed in {one.times} of {one.of} clips that were looked at",
             exhibits=one.clips,
-            culprits=(),
-            locations=()
-            if first.place is None
-            else (Location(first.place, ranks, Role.PARTY, "clips"),),
+            locations=tuple(places(one.clips, ranks, "clips")),
             details={"bound": first.bound, "norms": [clip.norm for clip in one.clips]},
         )
     require_whole(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distdoctor.analysis.replicas.data_parallel import data_parallel
@@ -33,6 +33,25 @@ class Feeding:
     def everyone(self) -> bool:
         """Whether all that train the model together have the same inputs."""
         return len(self.sharing) == len(self.ranks)
+
+
+def fed_alike(run: Run, ranks: Sequence[int]) -> bool | None:
+    """Whether the models of some ranks got the same inputs when that was looked at.
+
+    Args:
+        run: The run that is judged.
+        ranks: Global ranks of the run.
+
+    Returns:
+        None if that was never seen of all of them at one step.
+    """
+    by_step: dict[int, list[int]] = {}
+    for rank in ranks:
+        for fed in run.of(Fed, rank):
+            if fed.inputs:
+                by_step.setdefault(fed.step, []).append(fed.inputs)
+    met = [inputs for inputs in by_step.values() if len(inputs) == len(ranks)]
+    return all(len(set(inputs)) == 1 for inputs in met) if met else None
 
 
 def same_batches(run: Run) -> Iterator[Feeding]:

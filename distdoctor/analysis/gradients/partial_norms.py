@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from distdoctor.analysis.data.fed_batches import fed_alike
 from distdoctor.analysis.replicas.data_parallel import at_work
 from distdoctor.analysis.replicas.replica_sets import replicas
-from distdoctor.model.observations.data import Fed
 from distdoctor.model.observations.gradients import NormClip
 from distdoctor.model.run import Run
 
@@ -51,7 +51,9 @@ def partial_norms(run: Run) -> Iterator[PartialNorms]:
     for ranks in sorted(at_work(run, clipping, together=True)):
         # Who averages its gradients has the whole of them; and to whom other samples
         # are given may have a model of its own.
-        if not any(len(one & set(ranks)) > 1 for one in whole) and _fed(run, ranks):
+        if not any(len(one & set(ranks)) > 1 for one in whole) and fed_alike(
+            run, ranks
+        ):
             yield from _of(run, ranks, sharded=False)
 
 
@@ -79,14 +81,3 @@ def _part(several: Sequence[NormClip], sharded: bool) -> bool:
             norms.append(one.norm)
     longest = math.hypot(*norms) if sharded else max(norms)
     return len(norms) > 1 and longest > several[0].bound
-
-
-def _fed(run: Run, ranks: Sequence[int]) -> bool:
-    """Whether the models of these ranks were seen to get the same samples."""
-    by_step: dict[int, list[int]] = {}
-    for rank in ranks:
-        for fed in run.of(Fed, rank):
-            if fed.inputs:
-                by_step.setdefault(fed.step, []).append(fed.inputs)
-    met = [prints for prints in by_step.values() if len(prints) == len(ranks)]
-    return bool(met) and all(len(set(prints)) == 1 for prints in met)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
+from distdoctor.analysis.causes import capital
+from distdoctor.analysis.data.fed_batches import fed_alike
+from distdoctor.analysis.gradients.used_gradients import places
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.replicas.data_parallel import at_work, data_parallel
 from distdoctor.analysis.replicas.replica_sets import replicas
-from distdoctor.model.observations.data import Fed
+from distdoctor.model.findings import Finding
 from distdoctor.model.observations.rng import Dropped
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 _BY_CHANCE = 1e-9
 """How likely masks that are drawn apart may be taken for the same ones. Source: chosen;
@@ -42,7 +44,6 @@ class Masks:
     calls: int
 
 
-@memoize
 def copies_apart(run: Run) -> list[Masks]:
     """Calls in which ranks were given the same, and did not drop the same.
 
@@ -54,8 +55,8 @@ def copies_apart(run: Run) -> list[Masks]:
     """
     found: dict[object, list[tuple[Dropped, ...]]] = {}
     for team in _teams(run):
-        if _fed_apart(run, team):
-            continue
+        if fed_alike(run, team) is False:
+            continue  # copies there are tables of the model
         for several in _met(run, team):
             by_given: dict[int, list[Dropped]] = {}
             for one in several:
@@ -67,7 +68,6 @@ def copies_apart(run: Run) -> list[Masks]:
     return list(_masks(found.values()))
 
 
-@memoize
 def parts_alike(run: Run) -> list[Masks]:
     """Calls in which ranks were given other parts each, and dropped the same elements.
 
@@ -90,6 +90,22 @@ def parts_alike(run: Run) -> list[Masks]:
                     for several in calls
                 ]
     return list(_masks(found.values()))
+
+
+def masks_finding(masks: Masks, what: str) -> Finding:
+    """What is told of such calls.
+
+    Args:
+        masks: The calls.
+        what: What the ranks do, behind their names.
+    """
+    times = f" in {masks.calls} calls" if masks.calls > 1 else ""
+    return Finding(
+        message=f"{capital(named(masks.ranks))} {what}{times}",
+        exhibits=masks.dropped,
+        locations=tuple(places(masks.dropped, masks.ranks, "drops elements")),
+        details={"calls": masks.calls, "elements": masks.dropped[0].elements},
+    )
 
 
 def _masks(found: Iterable[Sequence[tuple[Dropped, ...]]]) -> Iterator[Masks]:
@@ -129,6 +145,7 @@ def _chance(here: Sequence[Dropped], there: Sequence[Dropped]) -> float:
     return chance
 
 
+@memoize
 def _teams(run: Run) -> list[tuple[int, ...]]:
     """Ranks that exchange something by collectives within a forward pass.
 
@@ -136,29 +153,25 @@ def _teams(run: Run) -> list[tuple[int, ...]]:
     dropout is their own.
     """
     ranks = [rank for rank in run.seen if run.of(Dropped, rank)]
-    apart = {
-        pair
-        for several in (*replicas(run), *data_parallel(run))
-        for pair in combinations(sorted(set(several) & set(ranks)), 2)
-    }
+    groups = at_work(run, ranks, together=True)
+    if not groups:
+        return []
+    sets: dict[int, set[int]] = {}
+    for number, several in enumerate((*replicas(run), *data_parallel(run))):
+        for rank in several:
+            sets.setdefault(rank, set()).add(number)
     found = []
-    for group in sorted(at_work(run, ranks, together=True)):
+    for group in sorted(groups):
         team: list[int] = []
+        taken: set[int] = set()
         for rank in group:
-            if not any((other, rank) in apart for other in team):
+            own = sets.get(rank, set())
+            if not own & taken and len(team) < _MOST_RANKS:
                 team.append(rank)
+                taken |= own
         if len(team) > 1:
-            found.append(tuple(team[:_MOST_RANKS]))
+            found.append(tuple(team))
     return found
-
-
-def _fed_apart(run: Run, team: Sequence[int]) -> bool:
-    """Whether their models got other samples; copies there are tables of the model."""
-    by_step: dict[int, set[int]] = {}
-    for rank in team:
-        for fed in run.of(Fed, rank):
-            by_step.setdefault(fed.step, set()).add(fed.inputs)
-    return any(len(inputs) > 1 for inputs in by_step.values())
 
 
 def _met(run: Run, team: Sequence[int]) -> Iterator[list[Dropped]]:
