@@ -19,10 +19,13 @@ from distdoctor.journal.assembly import read_run
 from distdoctor.journal.folder import MANIFEST
 from distdoctor.model.events import Ended, Event, Left, Started
 from distdoctor.model.observations.data import Fed, Held, Read
-from distdoctor.model.observations.gradients import Gradients
+from distdoctor.model.observations.gradients import Gradients, NormClip
+from distdoctor.model.observations.rng import Dropped
 from distdoctor.model.run import Run
 
 _JOB = b"near_misses/handled.py"  # a healthy one
+
+_DROPOUTS = 8  # in each step
 
 Notes = Sequence[tuple[int, Event]]
 """Events of a rank, each with the number of the rank's calls before it."""
@@ -64,8 +67,19 @@ def with_notes(run: Run, notes: Sequence[Notes]) -> Run:
             (min(at, most), _of_rank(used.get(id(event), event), rank, run))
             for at, event in told
         ]
-        life[rank] = [*first, *mine, *last]
+        life[rank] = [*first, *mine, *_of_layers(rank), *last]
     return replace(run, life=life, steps=dict.fromkeys(life, 24))
+
+
+def _of_layers(rank: int) -> Notes:
+    """What dropout and clipping tell, which the recorded job does without."""
+    masks = [
+        Dropped(rank=rank, step=step, call=call, given=rank + call, left=rank - call)
+        for step in range(2)
+        for call in range(_DROPOUTS)
+    ]
+    clips = [NormClip(rank=rank, clip=at, norm=2.0, bound=1.0) for at in range(2)]
+    return [(0, one) for one in (*masks, *clips)]
 
 
 def _averages(notes: Sequence[Notes], ranks: int) -> dict[int, Gradients]:

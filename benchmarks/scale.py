@@ -8,8 +8,9 @@ Makes runs of 64 to 16,384 ranks with 1,000 calls each that end in three ways: a
 makes another call than the rest, a rank dies while the rest wait for it, and four ranks
 of a mesh close a circle across its groups. A fourth ends as the first, and its ranks
 also tell what they read, their weights, gradients and steps, as those of a recorded job
-did. Each run is examined by all checks and told as text and as JSON. Each has a process
-of its own, so that its memory is its own. A size that would need too much, by the one
+did; in a fifth they also exchange what they compute in forward passes. Each run is
+examined by all checks and told as text and as JSON. Each has a process of its own, so
+that its memory is its own. A size that would need too much, by the one
 before it, is left out with all after it.
 """
 
@@ -22,6 +23,7 @@ import pstats
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from distdoctor.catalogue import every_check
 from distdoctor.journal.folder import Manifest
 from distdoctor.judging import judge_run
 from distdoctor.model.events import WORLD
+from distdoctor.model.observations.gradients import Within
 from distdoctor.model.run import Run
 from distdoctor.report import json as machine
 from distdoctor.report import text
@@ -80,7 +83,23 @@ def trained(ranks: int) -> tuple[Run, str, list[int]]:
     return with_notes(run, recorded_notes()), code, culprits
 
 
-CASES = {"mismatch": mismatch, "absent": absent, "circle": circle, "trained": trained}
+def shared(ranks: int) -> tuple[Run, str, list[int]]:
+    """As `trained`, of ranks that all share the work of each forward pass."""
+    run, code, culprits = trained(ranks)
+    life = {
+        rank: [events[0], (1, Within(rank=rank)), *events[1:]]
+        for rank, events in run.life.items()
+    }
+    return replace(run, life=life), code, culprits
+
+
+CASES = {
+    "mismatch": mismatch,
+    "absent": absent,
+    "circle": circle,
+    "trained": trained,
+    "shared": shared,
+}
 
 
 def report_of(run: Run) -> Report:

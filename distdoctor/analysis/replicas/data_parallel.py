@@ -48,8 +48,10 @@ def _apart(run: Run, ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
         team = set().union(*(teams[rank] for rank in group))
         teams.update(dict.fromkeys(team, team))
     # Ranks at the same place of their teams, as in a mesh, may have the same share.
-    for place in range(min(map(len, teams.values()))):
-        firsts = {sorted(team)[place] for team in teams.values()}
+    once = {id(team): team for team in teams.values()}  # all members have one set
+    each = [sorted(team) for team in once.values()]
+    for place in range(min(map(len, each))):
+        firsts = {team[place] for team in each}
         if len(firsts) > 1:
             yield tuple(sorted(firsts))
 
@@ -68,14 +70,17 @@ def at_work(
     Returns:
         Sets of at least two ranks, each ascending.
     """
-    members = {group.name: group.ranks for group in run.groups}
-    found, among = set(), set(ranks)
+    among = set(ranks)
+    members = {
+        group.name: tuple(sorted(among.intersection(group.ranks)))
+        for group in run.groups
+    }
+    found = set()
     for rank in filter(run.life.__contains__, ranks):
         rows = run.rows_of(rank)
         for at, _ in run.told(Within, rank=rank):
             if 0 < at <= len(rows):
                 call = run.call(rows[at - 1])
                 if not together or call.op not in _MESSAGES:
-                    group = members.get(call.group, ())
-                    found.add(tuple(sorted(set(group) & among)))
+                    found.add(members.get(call.group, ()))
     return {group for group in found if len(group) > 1}
