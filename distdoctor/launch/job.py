@@ -102,6 +102,7 @@ def job_of(
             ranks=DEFAULT_RANKS if ranks is None else ranks,
             expected=launched_ranks(given),
             own=False,
+            placed=any(map(_is_rays, given)),
         )
     else:
         source = source_of(script)
@@ -121,6 +122,16 @@ def job_of(
     if job.ranks < 1:
         raise LaunchRefused(f"-n {job.ranks}: give the number of ranks, 1 or more")
     return job
+
+
+def _is_rays(word: str) -> bool:
+    """Whether a word of a command is a script whose ranks Ray makes."""
+    if not word.endswith(".py"):
+        return False
+    try:
+        return is_rays(source_of(Path(word)))
+    except LaunchRefused:  # Python will say what it is
+        return False
 
 
 def plan_of(
@@ -172,6 +183,7 @@ def plan_of(
         steps=steps,
         shorten=shorten and nodes is None,
         nodes=nodes,
+        placed=job.placed,
         quiet_launcher=starts_torchrun(job.command) or starts_horovodrun(job.command),
         marked=job.own,
         environment=environment,

@@ -74,6 +74,7 @@ class Plan:
         ranks: Number of ranks that are expected; 0: the command decides.
         budget_s: Seconds after which the job is ended.
         steps: Optimizer steps of every rank after which it is ended; 0: no limit.
+        placed: Ray places its ranks.
         quiet_launcher: Whether to kill the launcher first, so that it prints nothing.
         marked: Lines of ranks are marked by `[rank1]:`, if a launcher starts them.
         mark: What is put before lines that no rank is known for.
@@ -97,6 +98,7 @@ class Plan:
     ranks: int
     budget_s: float
     steps: int = 0
+    placed: bool = False
     quiet_launcher: bool = False
     marked: bool = False
     mark: str = ""
@@ -256,7 +258,7 @@ class _Supervisor:
         if self.head is not None:
             ours = {*environment} - {*os.environ} | {"PYTHONPATH"}
             command = passing_on(command, sorted(ours))
-        else:
+        elif plan.placed:
             environment |= make_ray_folder(plan.folder, environment)
         if channels.variable:
             environment[OUTPUT_VARIABLE] = channels.variable

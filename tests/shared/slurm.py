@@ -23,6 +23,7 @@ ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={node}
+FirstJobId={first}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
@@ -46,6 +47,9 @@ PartitionName=all Nodes={host} Default=YES State=UP
 """The node has more processors than it may be, so that all ranks find a place."""
 
 
+_JOBS = 20  # of one cluster, at the most
+
+
 @contextmanager
 def cluster() -> Iterator[None]:
     """A cluster that `srun` finds by SLURM_CONF.
@@ -65,6 +69,8 @@ def cluster() -> Iterator[None]:
             user=getpass.getuser(),
             controller=controller,
             node=node,
+            # Jobs meet at ports of their numbers, and there may be another cluster.
+            first=_JOBS * controller,
             folder=folder,
         )
     )

@@ -440,6 +440,25 @@ def test_an_allocation_that_names_a_master_elsewhere_is_none_of_torchruns(
     assert LOOPBACK_VARIABLE not in environment_of("python t.py", tmp_path, own=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "placed"),
+    [
+        ("from ray.train.torch import TorchTrainer\nTorchTrainer(f).fit()", True),
+        ("import torch", False),
+        ("def", False),
+    ],
+)
+def test_a_command_of_rays_is_known_by_its_script(
+    tmp_path: Path, text: str, placed: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    words = [sys.executable, str(script), "no.py"]
+    job = job_of(None, words, None, Launcher.AUTO, tmp_path)
+    assert job.placed is placed
+    assert plan_of(job, tmp_path).placed is placed
+
+
 def test_workers_of_ray_meet_where_it_says(tmp_path: Path) -> None:
     """They may be on other machines, to which a loopback interface does not lead."""
     script = tmp_path / "train.py"
