@@ -40,6 +40,11 @@ Only the graphs of the last steps are alive, and memory has levelled off:
     rank 0 | memory(steps=4+8+12+16,own_kib=20000+90000+90000+90000,graphs=1+1+2+1)
     rank 1 | memory(steps=4+8+12+16,own_kib=20000+90000+90000+90000,graphs=1+1+2+1)
 
+Each part of a job loads what it needs, in a few jumps:
+
+    rank 0 | memory(steps=1-40,own_kib=20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20000+20100+20100+20100+20100+20100+38000+38000+38000+38000+38000+56000+56000+56000+56000+56000+74000+74000+74000+74000+74000)
+    rank 1 | exit=0
+
 Unknown
 -------
 A rank without a journal may keep more and more:

@@ -102,7 +102,8 @@ def train(args: argparse.Namespace, mesh: DeviceMesh) -> None:
         nn.functional.cross_entropy,
     )
     parameters = list(layers.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=args.lr, momentum=0.9)
+    # Several at once, as is usual on GPUs, cannot be both split tensors and whole ones.
+    optimizer = torch.optim.SGD(parameters, lr=args.lr, momentum=0.9, foreach=False)
     generator = torch.Generator().manual_seed(args.seed)
     for step in range(args.steps):
         # All draw the whole batch, of which each replica takes its part.

@@ -100,7 +100,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     for step in range(args.steps):
         texts = make_texts(args.batch_size, generator).to(device)
         losses: list[Tensor] = []
-        inputs = (texts[:, :-1],) if rank == 0 else ()
+        inputs = (texts[:, :-1].contiguous(),) if rank == 0 else ()
         if rank == ranks - 1:
             schedule.step(*inputs, target=texts[:, 1:], losses=losses)
         else:

@@ -270,7 +270,7 @@ _OPTIONS = (
         default="auto",
         show_default=True,
         help="Run a job that is written for GPUs on them, or on the CPU instead of "
-        "them.",
+        "them; by itself on the CPU where there is no GPU for each rank.",
     ),
     click.option(
         "--full",

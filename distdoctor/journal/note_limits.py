@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 from distdoctor.journal.packed_texts import MOST_LINES
 from distdoctor.model.events import MOST_RANKS, Place
 from distdoctor.model.observations.comparison import Traced
-from distdoctor.model.observations.data import Held, Read
+from distdoctor.model.observations.data import Held
 from distdoctor.model.observations.divergence import Turn
 from distdoctor.model.observations.environment import (
     Arguments,
@@ -86,7 +86,6 @@ _EQUAL_OR_NONE: Mapping[type[Any], tuple[str, ...]] = {
     Gradients: ("prints", "norms", "weights"),
     Held: ("names", "bags"),
     Memory: ("steps", "device_kib"),
-    Read: ("contents", "samples"),  # of what cannot be indexed, contents alone
     Schedule: ("parts", "kinds"),
     Sent: ("positions", "own", "factors", "settled", "moved"),
     Weights: ("prints", "gradients", "states"),

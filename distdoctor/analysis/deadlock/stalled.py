@@ -7,8 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from distdoctor.analysis.deadlock.standing_ranks import standing
-from distdoctor.analysis.deadlock.wait_for_graph import gone, last_issued
-from distdoctor.model.events import BLOCKED, Started
+from distdoctor.analysis.deadlock.wait_for_graph import (
+    gone,
+    last_issued,
+    ranks_on_nccl,
+)
+from distdoctor.model.events import BLOCKED
 from distdoctor.model.run import Frame, Run, named
 
 STOOD_S = 5.0
@@ -87,11 +91,7 @@ def _ahead_on_gpus(run: Run) -> set[int]:
     There a call returns, and a wait for it, when the GPU has been told of it: whoever
     needs its result waits in another line (`loss.item()`), which no probe sees.
     """
-    on_nccl = {
-        rank
-        for rank in run.seen
-        if any("nccl" in start.backend for start in run.of(Started, rank))
-    }
+    on_nccl = ranks_on_nccl(run)
     issued = last_issued(run)
     least = {
         group: min(issued.get((group, member), 0) for member in run.groups[group].ranks)

@@ -23,7 +23,7 @@ import numpy as np
 from distdoctor.analysis.collectives.call_sequences import sequences
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
-from distdoctor.model.operations import CODE_OF, OPERATIONS, Waits
+from distdoctor.model.operations import BATCHED, CODE_OF, OPERATIONS, Waits
 from distdoctor.model.run import Run
 
 
@@ -385,6 +385,21 @@ def last_issued(run: Run) -> dict[tuple[int, int], int]:
     return dict(zip(keys, last.tolist(), strict=True))
 
 
+def ranks_on_nccl(run: Run) -> frozenset[int]:
+    """Ranks that communicate by NCCL.
+
+    There a call returns, and a wait for it, when the GPU has been told of it.
+
+    Args:
+        run: The run that is judged.
+    """
+    return frozenset(
+        rank
+        for rank in run.seen
+        if any("nccl" in start.backend for start in run.of(Started, rank))
+    )
+
+
 class _Channels:
     """Counts sends and receives between pairs of ranks."""
 
@@ -393,11 +408,14 @@ class _Channels:
         self._sent: Counter[tuple[Any, ...]] = Counter()
         self._posted: Counter[tuple[Any, ...]] = Counter()
         self._nth: dict[int, int] = {}
+        self._pairs: set[tuple[int, int, int | None]] = set()  # group, rank, peer
+        self._on_nccl = ranks_on_nccl(run)
         inbox: Counter[tuple[Any, ...]] = Counter()
         taken: Counter[tuple[Any, ...]] = Counter()
         self._anybody: set[tuple[Any, ...]] = set()
         for row, record, rank in _point_to_point(run):
             key, waits = self._key(record, rank), OPERATIONS[record["op"]].waits
+            self._pairs.add((key[0], rank, self._peer(record)))
             box = (key[0], key[2], key[3])
             if waits is Waits.RECEIVER:
                 self._sent[key] += 1
@@ -415,19 +433,32 @@ class _Channels:
 
     def _key(self, record: Any, rank: int) -> tuple[Any, ...]:
         """Channel of a call: group, sender, receiver, tag."""
-        ranks = self._run.groups[record["group"]].ranks
-        known = 0 <= record["peer"] < len(ranks)
-        peer = ranks[record["peer"]] if known else None
+        peer = self._peer(record)
         group, tag = int(record["group"]), int(record["tag"])
         if OPERATIONS[record["op"]].waits is Waits.RECEIVER:
             return group, rank, peer, tag
         return group, peer, rank, tag
+
+    def _peer(self, record: Any) -> int | None:
+        """Whom a call names, of all ranks; None: nobody of its group."""
+        ranks = self._run.groups[record["group"]].ranks
+        return ranks[record["peer"]] if 0 <= record["peer"] < len(ranks) else None
 
     def wait(self, rank: int, row: int, record: Any) -> Wait | None:
         key = self._key(record, rank)
         box = (key[0], key[2], key[3])
         if record["peer"] >= 0 and None in key:
             return Wait(rank, row, frozenset({rank}))  # a peer that is not in the group
+        peer = self._peer(record)
+        if (
+            record["state"] == State.INSIDE
+            and (rank in self._on_nccl or record["flags"] & BATCHED)
+            and peer is not None
+        ):
+            # It is handed over, and waited for later. What holds it up meanwhile is
+            # that the two set up a communicator, in whatever they exchange first.
+            here = (int(record["group"]), peer, rank) in self._pairs
+            return None if here else Wait(rank, row, frozenset({peer}))
         match OPERATIONS[record["op"]].waits:
             case Waits.SENDER:
                 if self._sent[key] >= self._nth[row]:

@@ -17,6 +17,9 @@ LEAST_SAMPLES = 16
 
 _PARTS = 4
 
+_JUMPS_OF = 8
+"""One of so many differences between samples may be a jump."""
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:
@@ -83,8 +86,12 @@ def _growth(memory: Memory, device: bool) -> Growth | None:
     parts = [median(kib[at * size : (at + 1) * size]) for at in range(_PARTS)]
     rises = [after - before for before, after in pairwise(parts)]
     total = kib[-1] - kib[0]
-    # Steadily: what levels off is a cache, or what an allocator keeps.
+    # Steadily: what levels off is a cache, or what an allocator keeps. What grows by a
+    # few jumps is what a new part of the job needs, such as kernels that CUDA loads.
     if total < LEAST_GROWTH_KIB or min(rises) < max(rises) / 2 or min(rises) <= 0:
+        return None
+    by_step = sorted(after - before for before, after in pairwise(kib))
+    if sum(by_step[-max(2, len(by_step) // _JUMPS_OF) :]) > total / 2:
         return None
     return Growth(memory, device, steps[0], steps[-1], total)
 

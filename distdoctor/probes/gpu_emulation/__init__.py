@@ -17,6 +17,11 @@ from types import ModuleType
 import torch
 
 from distdoctor.journal.environment import DEVICE_VARIABLE
+from distdoctor.probes.gpu_emulation.visible_gpus import (
+    ALLOWS_SHARING,
+    VISIBLE,
+    number_of_devices,
+)
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 
@@ -29,6 +34,7 @@ def install() -> None:
     if not _is_wanted() or _installed:
         return
     _installed.append(True)
+    harmless(hide_gpus)()
     from distdoctor.probes.gpu_emulation import (
         arithmetic,
         attention,
@@ -91,8 +97,35 @@ def watch_ray(module: ModuleType) -> None:
 def _is_wanted() -> bool:
     asked = os.environ.get(DEVICE_VARIABLE, "")
     if asked == "auto":  # neither question wakes a driver up
-        return torch.cuda.device_count() == 0 and not torch.xpu.is_available()
+        return _are_too_few(torch.cuda.device_count()) and not torch.xpu.is_available()
     return asked == "cpu"
+
+
+def _are_too_few(gpus: int) -> bool:
+    """Whether the ranks of this node cannot have a GPU each, and no user says how."""
+    if not gpus or VISIBLE in os.environ or os.environ.get(ALLOWS_SHARING) == "1":
+        return not gpus
+    return gpus < number_of_devices()
+
+
+def hide_gpus() -> None:
+    """Have torch itself find no GPU: what the CPU stands in for is not there.
+
+    Without it, C++ would still take the GPU for what a process is to use, as in
+    `barrier(device_ids=[0])`. The number is asked for once in a process, and kept.
+    """
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)
+    if count is None or not torch.cuda.device_count():
+        return
+    visible = os.environ.get(VISIBLE)
+    os.environ[VISIBLE] = ""
+    try:
+        count()
+        torch.cuda._cached_device_count = 0
+    finally:
+        del os.environ[VISIBLE]
+        if visible is not None:
+            os.environ[VISIBLE] = visible
 
 
 PROBE = Probe(

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from distdoctor.journal.environment import RANKS_VARIABLE
 from distdoctor.probes.gpu_emulation.replacement import put_everywhere
 from distdoctor.probes.gpu_emulation.tensor_devices import (
     asked_by_user,
@@ -24,6 +23,7 @@ from distdoctor.probes.gpu_emulation.tensor_devices import (
     place_of,
     state,
 )
+from distdoctor.probes.gpu_emulation.visible_gpus import number_of_devices
 from distdoctor.probes.recorder import RECORDER
 
 CAPABILITY = (8, 0)  # the oldest that has all that scripts ask for, bfloat16 for one
@@ -56,20 +56,6 @@ def install() -> None:
 def _put(functions: dict[str, Any], *owners: ModuleType | Any) -> None:
     for name, function in functions.items():
         put_everywhere(name, function, *owners)
-
-
-def number_of_devices() -> int:
-    """How many GPUs this node would have: those made visible, or one for each rank."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        named = [part.strip() for part in visible.split(",")]
-        ends = [n for n, part in enumerate(named) if part in {"", "-1"}]
-        return min(ends, default=len(named))
-    for variable in ("LOCAL_WORLD_SIZE", RANKS_VARIABLE):
-        text = os.environ.get(variable, "")
-        if text.isdigit():
-            return int(text)
-    return 1
 
 
 def index_of(device: Any) -> int:

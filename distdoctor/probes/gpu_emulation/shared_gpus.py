@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from distdoctor.journal.private_files import make_private_folder, write_private
-from distdoctor.probes.gpu_emulation.cuda_module import number_of_devices
 from distdoctor.probes.gpu_emulation.tensor_devices import is_surely_there, known_place
+from distdoctor.probes.gpu_emulation.visible_gpus import (
+    ALLOWS_SHARING,
+    number_of_devices,
+)
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
-
-_ALLOWS = "NCCL_MULTI_RANK_GPU_ENABLE"  # from NCCL 2.30.3 on
 
 _judged: set[str] = set()
 """Names of groups that have begun to use a device."""
@@ -62,7 +63,7 @@ def _shared(
     group: Any, tensors: Iterable[torch.Tensor]
 ) -> tuple[int, int, torch.device] | None:
     name = getattr(group, "group_name", None)
-    if name is None or name in _judged or _excused or _ALLOWS in os.environ:
+    if name is None or name in _judged or _excused or ALLOWS_SHARING in os.environ:
         return None
     place = next((known_place(one) for one in tensors if is_surely_there(one)), None)
     if place is None:

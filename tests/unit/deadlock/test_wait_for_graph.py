@@ -4,7 +4,7 @@ The simulator knows programs; the analysis knows only the calls that were writte
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,15 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.deadlock.wait_for_graph import gone, standstill
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
-from distdoctor.model.events import WORLD, Call, Ended, Event, State, Tensor
+from distdoctor.model.events import (
+    WORLD,
+    Call,
+    Ended,
+    Event,
+    Started,
+    State,
+    Tensor,
+)
 from distdoctor.model.run import Run
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -542,6 +550,42 @@ def test_from_any_source_one_that_can_go_on_is_enough() -> None:
     assert set(stuck_in(circle)) == {0, 1}
     assert stuck_in(circle + "\nrank 2 | .") == {}
     assert set(stuck_in(circle + "\nrank 2 | exit=0")) == {0, 1}
+
+
+def inside(drawing: str, backend: str) -> Run:
+    """A run whose ranks are inside the calls in which they are drawn to wait."""
+    run = sketch(drawing)
+    waiting = run.calls["state"] == State.WAITING
+    run.calls["state"][waiting] = State.INSIDE
+    lives = {
+        rank: [
+            (at, replace(one, backend=backend) if isinstance(one, Started) else one)
+            for at, one in life
+        ]
+        for rank, life in run.life.items()
+    }
+    object.__setattr__(run, "life", lives)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("calls", "backend", "stuck"),
+    [
+        # As recorded on an H200 with NCCL 2.28.9, in the first exchange of a healthy
+        # job: both set up the communicator of their pair.
+        (("send(4,peer=1)+...", "send(4,peer=0)+..."), "nccl", False),
+        (("send(4,peer=1)...", "send(4,peer=0)..."), "nccl", False),
+        (("send(4,peer=1)+...", "send(4,peer=0)+..."), "gloo", False),
+        (("send(4,peer=1)...", "send(4,peer=0)..."), "gloo", True),
+        (("send(4,peer=1)+...", "exit=0"), "nccl", True),
+        (("recv(4,peer=1)...", "barrier..."), "nccl", True),
+    ],
+)
+def test_who_hands_messages_over_waits_until_the_other_does(
+    calls: tuple[str, str], backend: str, stuck: bool
+) -> None:
+    lines = [f"rank {rank} | start=2  {call}" for rank, call in enumerate(calls)]
+    assert bool(standstill(inside("\n".join(lines), backend)).waits) == stuck
 
 
 def test_only_a_standstill_by_a_send_says_so() -> None:

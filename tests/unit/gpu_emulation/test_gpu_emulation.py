@@ -40,6 +40,8 @@ from distdoctor.journal.environment import (
 )
 from distdoctor.journal.folder import read_substitutes
 from distdoctor.model.substitutes import SUBSTITUTES
+from distdoctor.probes import gpu_emulation
+from distdoctor.probes.gpu_emulation.visible_gpus import ALLOWS_SHARING, VISIBLE
 from distdoctor.probes.recorder import RECORDER
 
 DEADLINE_S = 300.0
@@ -911,6 +913,54 @@ def _two_on_a_device(folder: Path, first_of: Callable[..., int | None]) -> None:
     assert second() == 0
     assert first_of(folder, "0 [0, 1] 0", 0) is None
     assert as_another_process(lambda: first_of(folder, "0 [0, 1] 1", 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "environment", "wanted"),
+    [
+        (0, {}, True),
+        (1, {"LOCAL_WORLD_SIZE": "2"}, True),
+        (1, {RANKS_VARIABLE: "2"}, True),  # of a script that starts its own
+        (2, {"LOCAL_WORLD_SIZE": "2"}, False),
+        (1, {"LOCAL_WORLD_SIZE": "1"}, False),
+        (1, {"LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "3"}, False),
+        (1, {"LOCAL_WORLD_SIZE": "2", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}, False),
+    ],
+)
+def test_the_cpu_stands_in_where_ranks_cannot_have_a_gpu_each(
+    gpus: int,
+    environment: dict[str, str],
+    wanted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LOCAL_WORLD_SIZE", RANKS_VARIABLE, VISIBLE, ALLOWS_SHARING):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv(DEVICE_VARIABLE, "auto")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert gpu_emulation._is_wanted() == wanted
+    monkeypatch.setenv(DEVICE_VARIABLE, "cuda")
+    assert not gpu_emulation._is_wanted()
+
+
+@pytest.mark.parametrize("visible", [None, "2,3"])
+def test_where_the_cpu_stands_in_torch_finds_no_gpu(
+    visible: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C++ asks once, with what is visible then; the user's code sees no change."""
+    seen = []
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if visible is not None:
+        monkeypatch.setenv(VISIBLE, visible)
+    count = lambda: seen.append(os.environ[VISIBLE])  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", count, raising=False)
+    monkeypatch.setattr(torch.cuda, "_cached_device_count", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    gpu_emulation.hide_gpus()
+    assert seen == [""]
+    assert os.environ.get(VISIBLE) == visible
+    assert torch.cuda._cached_device_count == 0
 
 
 def test_two_ranks_on_one_device_are_refused_if_each_could_have_its_own(

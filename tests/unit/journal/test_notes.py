@@ -60,6 +60,17 @@ def test_an_observation_is_read_as_it_was_written(
     assert words[4:6] == ["leave", "read(steps=3,unfinished)"]
 
 
+@pytest.mark.parametrize("contents", [(), (5,), (5, 6, 7, 8)])
+def test_as_many_samples_are_told_by_content_as_could_be(
+    recorder: Recorder, tmp_path: Path, contents: tuple[int, ...]
+) -> None:
+    """None of a batch of a class of the user's own; only the first of very many."""
+    recorder.observe(Read(samples=(0, 1, 2), contents=contents))
+    assert observations(tmp_path) == [
+        Read(rank=0, samples=(0, 1, 2), contents=contents)
+    ]
+
+
 def test_a_process_without_observations_has_no_file(
     recorder: Recorder, tmp_path: Path
 ) -> None:
