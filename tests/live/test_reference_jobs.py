@@ -70,6 +70,45 @@ def test_training_with_horovod_is_well_and_so_is_its_resumption(tmp_path: Path) 
         assert report["run"]["steps"] > 0
 
 
+ON_A_NODE_OF_ITS_OWN = """
+import os, runpy, sys
+
+os.environ.update(NCCL_HOSTID=os.environ["RANK"], LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Has each rank take the only GPU, as NCCL allows ranks of different hosts to."""
+
+ON_NCCL = [
+    *(one for one in JOBS if one[0] not in {"spawn_training.py", "cuda_training.py"}),
+    *(
+        (system.job, " ".join(system.options))
+        for system in systems()
+        if system.launcher == "torchrun" and system.job != "model_parallel.py"
+    ),
+]
+"""Of the others one starts its own ranks, one has rank 0 of each node write, and one
+wants two GPUs for each rank."""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="there is no GPU")
+@pytest.mark.parametrize(("job", "options"), ON_NCCL)
+def test_a_reference_job_is_well_on_nccl(
+    job: str, options: str, tmp_path: Path
+) -> None:
+    ranks = max((system.ranks for system in systems() if system.job == job), default=2)
+    script = tmp_path / "train.py"
+    script.write_text(ON_A_NODE_OF_ITS_OWN)
+    arguments = [str(ROOT / "reference_jobs" / job), *options.split()]
+    command = ["-n", str(ranks), "--device", "cuda", str(script), "--", *arguments]
+    status, report, output = check(tmp_path, *command)
+    # As on hosts of their own, ranks meet through the network.
+    codes = [one["code"] for one in findings_of(report) if one["code"] != "DD602"]
+    assert (status, codes) == (0, []), output
+    assert report["run"]["backend"].endswith("nccl")
+
+
 def test_every_reference_job_is_checked() -> None:
     jobs = {path.name for path in (ROOT / "reference_jobs").glob("[!_]*.py")}
     jobs -= set(OF_TENSORFLOW)

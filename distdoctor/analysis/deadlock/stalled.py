@@ -47,7 +47,8 @@ def stalled(run: Run) -> str:
         return ""
     blocked = _blocked(run, living)
     waiting = blocked | (_ahead_on_gpus(run) & set(living))
-    idle = quiet.idle >= set(living)
+    # A wait for a GPU uses the processor: it asks again and again.
+    idle = quiet.idle | (waiting - blocked) >= set(living)
     if not (
         (idle and quiet.seconds >= (STOOD_S if len(blocked) == len(living) else IDLE_S))
         or (

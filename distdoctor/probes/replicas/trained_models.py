@@ -19,7 +19,7 @@ from distdoctor.probes.probe import Probe
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
-_MOST_SEARCHES = 64  # looks at all objects
+_MOST_SEARCHES = 24  # looks at all objects, each of which takes a tenth of a second
 
 _MOST_TRIES = 3  # for a parameter that no module has
 

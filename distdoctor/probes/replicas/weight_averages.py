@@ -36,7 +36,7 @@ FIRST = 2000
 """Numbers from here on are for copies, where a model's number is asked for."""
 
 _LOOKS = (1, 2, 4, 8, 16)  # steps after which copies are looked for
-_MOST_LOOKS = 40  # for all models together: each goes through all objects
+_MOST_LOOKS = 16  # for all models together: each goes through all objects
 _MOST_COPIES = 4
 _MOST_ADOPTIONS = 64  # modules that are compared with the models
 _MOST_TOLD = 50  # evaluations of one

@@ -95,9 +95,13 @@ AHEAD = """
 """
 
 
-def on(backend: str) -> Run:
-    """A run that stood for half a minute, as recorded on an H100 with NCCL 2.28.9."""
-    run = ended(AHEAD, Quiet(33.9, longest_before=5.4, idle=frozenset({1})))
+AS_RECORDED = Quiet(33.9, longest_before=5.4, idle=frozenset())
+"""On an H100 with NCCL 2.28.9."""
+
+
+def on(backend: str, quiet: Quiet = AS_RECORDED) -> Run:
+    """A run that stood, by default for half a minute."""
+    run = ended(AHEAD, quiet)
     lives = {
         rank: [
             (at, replace(one, backend=backend) if isinstance(one, Started) else one)
@@ -113,6 +117,15 @@ def test_who_is_ahead_on_nccl_may_wait_for_its_gpu() -> None:
     assert concluded(on("nccl")).verdict == "unknown"
     assert "ranks {0-1} in wait_for_file at wait.py:9" in why(on("nccl"))
     assert concluded(on("gloo")).verdict == "well"
+
+
+def test_a_rank_that_waits_for_its_gpu_is_at_work_on_nothing() -> None:
+    """As on an H200: it asks the GPU again and again, and the other is in no call."""
+    quiet = Quiet(9, longest_before=8, idle=frozenset({1}))
+    assert concluded(on("nccl", quiet)).verdict == "unknown"
+    assert concluded(on("gloo", quiet)).verdict == "well"
+    at_work = replace(quiet, idle=frozenset())
+    assert concluded(on("nccl", at_work)).verdict == "well"
 
 
 def test_a_group_of_which_no_member_is_known_holds_nobody_up() -> None:

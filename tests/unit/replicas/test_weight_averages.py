@@ -337,5 +337,5 @@ def test_copies_of_hundreds_of_models_are_not_all_looked_for(
         watched = Watched(number, list(net.named_parameters()), "")
         for watched.step in range(1, 4):
             weight_averages.stepped(watched, net)
-    assert len(walks) == 40
+    assert len(walks) == 16
     weight_averages.reset()
