@@ -111,8 +111,19 @@ def _fork_ranks(path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([theirs.__name__, path.stem])
     cases: Any = theirs.MultiProcessTestCase
-    cases._spawn_processes = lambda case: case._start_processes(context.Process)
+
+    def process(target: Any, args: Any = (), kwargs: Any = None, **others: Any) -> Any:
+        given = dict(os.environ), target, args, kwargs or {}
+        return context.Process(target=_as_here, args=given, **others)
+
+    cases._spawn_processes = lambda case: case._start_processes(process)
     multiprocessing.set_start_method("forkserver")  # they keep what is chosen already
+
+
+def _as_here(environment: dict[str, str], target: Any, args: Any, kwargs: Any) -> Any:
+    """Run a rank with the environment of its test, which makes a folder for it."""
+    os.environ.update(environment)
+    return target(*args, **kwargs)
 
 
 def run_inside(path: Path, order_file: Path, told: Path) -> int:

@@ -176,6 +176,8 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _first(tensor: Tensor) -> float:
+    if tensor.layout is not torch.strided:  # only gradients are sparse
+        return 0.0
     with torch.no_grad():
         flat = tensor.detach().reshape(-1)[:1]
         return float(flat.item()) if flat.numel() else 0.0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from distdoctor.probes.gradients.exchanges import is_within
+from distdoctor.probes.gradients.exchanges import Exchanges, is_within
 
 seen: list[bool] = []
 
@@ -76,3 +76,18 @@ def test_what_a_loss_or_a_loop_exchanges_is_none() -> None:
     Loss()(model(torch.ones(3, 2)))
     seen.append(is_within())
     assert seen == [True, False, False]
+
+
+def test_a_copy_is_known_beside_a_sparse_gradient() -> None:
+    """As of an embedding: it has no first element that could be read."""
+    words, head = nn.Embedding(8, 2, sparse=True), nn.Linear(2, 1)
+    head(words(torch.tensor([1, 3]))).sum().backward()
+    assert words.weight.grad is not None
+    assert words.weight.grad.is_sparse
+    assert head.weight.grad is not None
+    gradients = [words.weight.grad, head.weight.grad]
+    weights = [words.weight, head.weight]
+    copied = Exchanges()._copied
+    assert copied(head.weight.grad.clone(), weights, gradients) == "gradient"
+    assert copied(words.weight.grad.clone(), weights, gradients) == "gradient"
+    assert copied(head.weight.detach().clone(), weights, gradients) == "weight"
