@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from distdoctor.probes.fingerprints.sampled import is_capturing
@@ -40,7 +41,7 @@ def few_values(floating: int, argument: Any) -> tuple[float, ...]:
     if not 0 < floating <= MOST_VALUES or is_capturing():
         return ()
     tensors = argument if isinstance(argument, list | tuple) else [argument]
-    if not all(type(tensor) is Tensor for tensor in tensors):
+    if not all(type(one) is Tensor and one.layout is torch.strided for one in tensors):
         return ()
     values = tuple(
         float(value)

@@ -18,6 +18,7 @@ from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.drawing import sketch
 from distdoctor.model.observations.metrics import AddedUp, Shown
 from distdoctor.probes.metrics.printed_figures import FIGURES
+from distdoctor.probes.metrics.small_values import few_values
 from distdoctor.probes.recorder import RECORDER
 
 
@@ -345,3 +346,9 @@ def test_numbers_that_are_no_fractions_are_well() -> None:
     # Losses, whose digits are of no small number.
     right = [(112, 49), (116, 49)]
     assert not gave((212, 88), right, scale=0.73914372)
+
+
+def test_a_sparse_tensor_gives_no_figures() -> None:
+    whole = torch.tensor([0.0, 2.5])
+    assert few_values(2, [whole]) == (0.0, 2.5)
+    assert few_values(2, [whole.to_sparse()]) == ()
