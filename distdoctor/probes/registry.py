@@ -106,6 +106,8 @@ ENTRIES = (
     Entry("data.creation_sites", TORCH),
     Entry("data.samples", TORCH),
     Entry("optimizer_step.optimizers", TORCH),
+    Entry("replicas.live_modules", TORCH),
+    Entry("replicas.pipeline_stages", TORCH),
     Entry("replicas.module_origins", TORCH),
     Entry("replicas.registrations", TORCH),
     Entry("replicas.batch_norm_use", TORCH),

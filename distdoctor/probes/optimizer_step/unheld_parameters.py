@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from distdoctor.model.observations.gradients import Forgotten
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.live_objects import living
 from distdoctor.probes.optimizer_step import optimizers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.replicas import late_parameters
+from distdoctor.probes.replicas import late_parameters, live_modules
 
 _FIRST, _SECOND = 2, 4  # steps of all optimizers at which they are looked for
 
@@ -95,7 +94,7 @@ def _tell(step: int) -> None:
 def _unheld() -> list[tuple[str, Tensor]]:
     """With their names, those that have a gradient."""
     found: dict[int, Tensor] = {}
-    for thing in living(nn.Module):
+    for thing in live_modules.modules(nn.Module):
         for parameter in (thing.__dict__.get("_parameters") or {}).values():
             if (
                 parameter is not None

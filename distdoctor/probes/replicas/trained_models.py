@@ -2,9 +2,9 @@
 
 Models are known from the wrappers of data parallelism, and otherwise looked for when an
 optimizer steps for the first time: the modules that hold its parameters and are part of
-no other. That costs one look at all objects, and nothing for each forward pass. Such a
-look takes up to a tenth of a second, so a process that trains one model after the other
-makes it for the first of them only.
+no other. That costs one look at all modules, and nothing for each forward pass. Such a
+look may take a tenth of a second (see `live_modules`), so a process that trains one model
+after the other makes it for the first of them only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from distdoctor.probes.live_objects import living
 from distdoctor.probes.probe import Probe
+from distdoctor.probes.replicas import live_modules
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
-_MOST_SEARCHES = 24  # looks at all objects, each of which takes a tenth of a second
+_MOST_SEARCHES = 24  # looks at all modules
 
 _MOST_TRIES = 3  # for a parameter that no module has
 
@@ -136,7 +136,7 @@ def _known(module: nn.Module, how: str) -> Model:
 def _roots(wanted: set[int]) -> list[nn.Module]:
     """Modules with some of these parameters that are part of no other such module."""
     holding: dict[int, nn.Module] = {}
-    modules = living(nn.Module)
+    modules = live_modules.modules(nn.Module)
     for thing in modules:
         own = thing.__dict__.get("_parameters") or {}
         if any(id(parameter) in wanted for parameter in own.values()):

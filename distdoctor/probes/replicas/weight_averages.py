@@ -25,10 +25,10 @@ from distdoctor.model.observations.replicas import Changed, Copied
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.live_objects import living
 from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replicas import live_modules
 from distdoctor.probes.replicas.changing_lines import Lines
 from distdoctor.probes.replicas.watched_models import Watched, is_whole
 
@@ -36,7 +36,7 @@ FIRST = 2000
 """Numbers from here on are for copies, where a model's number is asked for."""
 
 _LOOKS = (1, 2, 4, 8, 16)  # steps after which copies are looked for
-_MOST_LOOKS = 16  # for all models together: each goes through all objects
+_MOST_LOOKS = 16  # at all modules, for all models together
 _MOST_COPIES = 4
 _MOST_ADOPTIONS = 64  # modules that are compared with the models
 _MOST_TOLD = 50  # evaluations of one
@@ -129,7 +129,7 @@ def _find(watched: Watched, module: nn.Module) -> None:
     if _looks >= _MOST_LOOKS or not own or not _is_readable(module):
         return
     _looks += 1
-    for thing in living(type(module)):
+    for thing in live_modules.modules(type(module)):
         if type(thing) is not type(module) or thing is module or id(thing) in _copies:
             continue
         theirs = {name: one.shape for name, one in thing.named_parameters()}

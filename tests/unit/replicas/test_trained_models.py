@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from distdoctor.probes.live_objects import living
-from distdoctor.probes.replicas import trained_models
+from distdoctor.probes.replicas import live_modules, trained_models
 from distdoctor.probes.replicas.trained_models import bare
 
 
@@ -42,7 +42,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[type]]:
         asked.append(kind)
         return living(kind)
 
-    monkeypatch.setattr(trained_models, "living", walk)
+    monkeypatch.setattr(live_modules, "living", walk)
     trained_models.reset()
     yield asked
     trained_models.reset()

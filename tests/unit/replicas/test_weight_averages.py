@@ -18,7 +18,7 @@ from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.optimizer_step import backward_hooks
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.replicas import batch_norm_use as evaluations_of_models
-from distdoctor.probes.replicas import weight_averages
+from distdoctor.probes.replicas import live_modules, weight_averages
 from distdoctor.probes.replicas.watched_models import Watched
 
 USERS = """
@@ -330,7 +330,7 @@ def test_copies_of_hundreds_of_models_are_not_all_looked_for(
         walks.append(kind)
         return []
 
-    monkeypatch.setattr(weight_averages, "living", walk)
+    monkeypatch.setattr(live_modules, "living", walk)
     weight_averages.reset()
     for number in range(200):
         net = nn.Linear(2, 1)
