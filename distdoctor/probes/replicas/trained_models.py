@@ -3,8 +3,8 @@
 Models are known from the wrappers of data parallelism, and otherwise looked for when an
 optimizer steps for the first time: the modules that hold its parameters and are part of
 no other. That costs one look at all modules, and nothing for each forward pass. Such a
-look may take a tenth of a second (see `live_modules`), so a process that trains one model
-after the other makes it for the first of them only.
+look may take a tenth of a second (see `live_modules`), so a process that trains one
+model after the other makes it for the first of them only.
 """
 
 from __future__ import annotations
