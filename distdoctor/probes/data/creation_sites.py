@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import weakref
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from distdoctor.probes.call_sites import call_site
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
+
+_Kind = TypeVar("_Kind")
 
 _BY_POSITION = inspect.Parameter.POSITIONAL_ONLY
 
@@ -33,6 +35,12 @@ def site_of(thing: object) -> str:
     """The line that made an object; "" if not seen."""
     known = _born.get(id(thing))
     return known[1] if known is not None and known[0]() is thing else ""
+
+
+def living(kind: type[_Kind]) -> list[_Kind]:
+    """The living objects of a kind that were seen; not those of classes with slots."""
+    every = [reference() for reference, _ in list(_born.values())]
+    return [cast(_Kind, one) for one in every if kind in type(one).__mro__]
 
 
 class _Creation:

@@ -18,9 +18,9 @@ from torch.utils.data import DistributedSampler
 from distdoctor.model.observations.gradients import Holds
 from distdoctor.probes import horovod
 from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.data import creation_sites
 from distdoctor.probes.fingerprints import exact
 from distdoctor.probes.harmless import harmless
-from distdoctor.probes.live_objects import living
 from distdoctor.probes.patching import traced_as
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
@@ -39,7 +39,6 @@ _MOST = 1000  # parameters of one optimizer that are looked at
 
 _ASKED = 64  # of them, at every step, whether they are trained
 
-_MOST_SEARCHES = 3  # for a DistributedSampler
 
 _MOST_NEWS = 8  # some scripts freeze and unfreeze at each step
 
@@ -160,8 +159,7 @@ _optimizers: dict[weakref.ref[torch.optim.Optimizer], Optimizer] = {}
 
 _made = 0
 
-_divided: list[bool] = []
-"""What was found when a DistributedSampler was looked for."""
+_divided = False  # whether a DistributedSampler of several ranks was seen
 
 _wrappers: list[tuple[weakref.ref[Any], dict[int, weakref.ref[Tensor]]]] = []
 """Wrapped models, each with the parameters that its reducer averages."""
@@ -329,16 +327,16 @@ def _settings(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _is_divided() -> bool:
-    """Whether a DistributedSampler of several ranks lives, or lived once.
+    """Whether a DistributedSampler of several ranks lives, or lived at an earlier call.
 
-    To look at all objects takes a while, and there may be an optimizer for each
-    parameter.
+    All objects are not gone through for it: that takes a tenth of a second.
     """
-    if len(_divided) < _MOST_SEARCHES and True not in _divided:
-        _divided.append(
-            any(sampler.num_replicas > 1 for sampler in living(DistributedSampler))
-        )
-    return True in _divided
+    global _divided
+    _divided = _divided or any(
+        getattr(sampler, "num_replicas", 1) > 1
+        for sampler in creation_sites.living(DistributedSampler)
+    )
+    return _divided
 
 
 def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
@@ -351,11 +349,10 @@ def unheld(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def reset() -> None:
     """Forget all state: the process starts to play in another run."""
-    global _made
-    _made = 0
+    global _divided, _made
+    _made, _divided = 0, False
     _optimizers.clear()
     _wrappers.clear()
-    _divided.clear()
 
 
 PROBE = Probe(install=install, reset=reset)

@@ -29,8 +29,8 @@ from distdoctor.probes.probe import Probe
 
 _Kind = TypeVar("_Kind", bound=nn.Module)
 
-WALKS = 8
-"""Questions that are answered by a walk in any case: all those of most jobs."""
+WALKS = 4
+"""Questions that are answered by a walk in any case, and check what is known."""
 
 _FEWEST = 4096  # entries before those of what is gone are thrown away
 
