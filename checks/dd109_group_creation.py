@@ -42,6 +42,12 @@ All create both groups, and the members alone use theirs:
     rank 1 | new_group(names=0+1)  new_group(names=2)  all_reduce(4)/pair  exit=0
     rank 2 | new_group(names=0+1)  new_group(names=2)  exit=0
 
+Each creates a group of its own alone, in which nobody is waited for:
+
+    rank 0 | new_group(names=0)  all_reduce(4)  exit=0
+    rank 1 | new_group(names=1)  all_reduce(4)  exit=0
+    rank 2 | new_group(names=2)  all_reduce(4)  exit=0
+
 Unknown
 -------
 A rank without a journal may be the one that strayed:

@@ -143,7 +143,10 @@ def signature(
 
     Shapes do not count, only numbers of elements: backends move flat buffers (measured:
     torch 2.13, gloo: `all_reduce` of [4] and of [2, 2] gives the right sum). Whether a
-    call is asynchronous does not count either: that is the caller's own affair.
+    call is asynchronous does not count either: that is the caller's own affair. Whose a
+    group of one rank is does not count: nobody meets in it, and ranks may each make one
+    of their own in the same step (measured: torch 2.13, gloo; torch's own tests do it,
+    torch/testing/_internal/common_fsdp.py, `MixtureOfExperts`).
 
     Args:
         op: Position in `OPERATIONS`.
@@ -159,7 +162,9 @@ def signature(
     """
     sizes = numels if OPERATIONS[op].sizes_agree else ()
     text = f"{op}|{reduce_op}|{root}|{','.join(dtypes)}|{','.join(map(str, sizes))}"
-    if OPERATIONS[op].name == "new_group" or (names and OPERATIONS[op].c10d):
+    if OPERATIONS[op].name == "new_group" and len(names) == 1:
+        text += "|alone"
+    elif OPERATIONS[op].name == "new_group" or (names and OPERATIONS[op].c10d):
         text += "|" + ",".join(names)
     known = text.encode(errors="surrogatepass")  # a dump may hold any text
     return int.from_bytes(blake2b(known, digest_size=8).digest(), "little") or 1

@@ -158,3 +158,20 @@ def test_no_operation_stands_there_twice() -> None:
 
 def test_reduce_ops_do_not_reach_the_codes_for_none() -> None:
     assert len(REDUCE_OPS) < min(NO_REDUCE_OP, UNKNOWN_REDUCE_OP)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        (("0",), ("1",), True),  # each makes a group of its own alone
+        (("0", "1"), ("0", "1"), True),
+        (("0", "1"), ("0", "2"), False),
+        (("0", "1"), ("0",), False),
+        (("0",), (), False),
+    ],
+)
+def test_ranks_meet_to_make_a_group_whose_members_are_the_same_or_alone(
+    one: tuple[str, ...], other: tuple[str, ...], meet: bool
+) -> None:
+    made = CODE_OF["new_group"], NO_REDUCE_OP, -1, (), ()
+    assert (signature(*made, one) == signature(*made, other)) is meet

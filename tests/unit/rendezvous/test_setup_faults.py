@@ -30,7 +30,8 @@ def only(drawing: str) -> Divergence:
             (2,),
         ),
         (  # a tie
-            "rank 0 | new_group(names=0)\nrank 1 | new_group(names=1)!",
+            "rank 0 | new_group(names=0+1)\nrank 1 | new_group(names=0+1)\n"
+            "rank 2 | new_group(names=2+3)!\nrank 3 | new_group(names=2+3)!",
             (),
         ),
         (  # the minority goes on
