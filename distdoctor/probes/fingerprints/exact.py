@@ -123,6 +123,12 @@ def local(tensor: Tensor) -> Tensor:
     return part if isinstance(part, Tensor) else tensor
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there is something to read: FSDP frees parameters that it gathered."""
+    part = local(tensor)
+    return not part.numel() or part.layout is not torch.strided or bool(part.data_ptr())
+
+
 def _dense(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.strided:
         return tensor

@@ -101,7 +101,7 @@ def _unheld() -> list[tuple[str, Tensor]]:
                 and parameter.requires_grad
                 and parameter.grad is not None
                 and parameter.is_leaf
-                and _has_memory(parameter)
+                and exact.has_memory(parameter)
             ):
                 found[id(parameter)] = parameter
     unheld = optimizers.unheld(found.values())
@@ -116,12 +116,6 @@ def reset() -> None:
     """Forget all state: the process starts to play in another run."""
     _candidates.clear()
     _looks.begun, _looks.since, _looks.times = -1, 0, 0
-
-
-def _has_memory(parameter: Tensor) -> bool:
-    """Whether there is something to read: FSDP frees parameters that it gathered."""
-    part = exact.local(parameter)
-    return not part.numel() or bool(part.data_ptr())
 
 
 PROBE = Probe(reset=reset)

@@ -150,8 +150,7 @@ class Watched:
             self._before.append(seen)
             if self._last not in {0, seen} and not self._looks:
                 self._looks = _MOST_LOOKS  # it may well happen again
-        if is_due(self.step):
-            here = self._here()
+        if is_due(self.step) and all(map(exact.has_memory, here := self._here())):
             groups = optimizer.param_groups
             owned = {id(one) for group in groups for one in group["params"]}
             self._due = _Due(

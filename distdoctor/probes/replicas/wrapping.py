@@ -86,7 +86,10 @@ def _sharing(
     made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
     """The ranks that a model is wrapped for, by its group or mesh; empty: all are."""
-    given = inspect.signature(made).bind(*args, **kwargs).arguments
+    try:
+        given = inspect.signature(made).bind(*args, **kwargs).arguments
+    except TypeError:  # torch will say so
+        return ()
     mesh = given.get("device_mesh") or given.get("mesh")
     if mesh is not None:
         ranks = tuple(sorted(mesh.mesh.flatten().tolist()))
