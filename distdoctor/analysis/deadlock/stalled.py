@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from distdoctor.analysis.deadlock.standing_ranks import standing
-from distdoctor.analysis.deadlock.wait_for_graph import (
-    gone,
-    last_issued,
-    ranks_on_nccl,
-)
+from distdoctor.analysis.deadlock.wait_for_graph import gone, last_issued
+from distdoctor.analysis.groups.nccl_ranks import ranks_on_nccl
 from distdoctor.model.events import BLOCKED
 from distdoctor.model.run import Frame, Run, named
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from distdoctor.analysis.collectives.call_sequences import sequences
+from distdoctor.analysis.groups.nccl_ranks import ranks_on_nccl
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import BLOCKED, Ended, Left, Started, State, ThreadEnded
 from distdoctor.model.operations import BATCHED, CODE_OF, OPERATIONS, Waits
@@ -383,21 +384,6 @@ def last_issued(run: Run) -> dict[tuple[int, int], int]:
     last = np.maximum.reduceat(ordinals, found.starts[:-1])
     keys = zip(found.groups.tolist(), found.ranks.tolist(), strict=True)
     return dict(zip(keys, last.tolist(), strict=True))
-
-
-def ranks_on_nccl(run: Run) -> frozenset[int]:
-    """Ranks that communicate by NCCL.
-
-    There a call returns, and a wait for it, when the GPU has been told of it.
-
-    Args:
-        run: The run that is judged.
-    """
-    return frozenset(
-        rank
-        for rank in run.seen
-        if any("nccl" in start.backend for start in run.of(Started, rank))
-    )
 
 
 class _Channels:

@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.groups.nccl_ranks import ranks_on_nccl
 from distdoctor.analysis.p2p.messages import FROM_ANY, RECEIVE, SEND
-from distdoctor.model.events import BLOCKED, Call, Started, State
+from distdoctor.model.events import BLOCKED, Call, State
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import ASYNCHRONOUS, BATCHED, OPERATIONS, Waits
 from distdoctor.model.run import Run
@@ -83,8 +84,7 @@ def _is_telling(run: Run) -> bool:
     lanes = np.unique(run.calls[["rank", "thread"]])
     if len(lanes) > len(np.unique(lanes["rank"])):
         return False  # which thread was first is chance
-    starts = [start for rank in run.seen for start in run.of(Started, rank)]
-    return not any("nccl" in start.backend for start in starts)
+    return not ranks_on_nccl(run)
 
 
 @dataclass(frozen=True, slots=True)

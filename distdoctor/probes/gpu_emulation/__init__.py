@@ -18,9 +18,9 @@ import torch
 
 from distdoctor.journal.environment import DEVICE_VARIABLE
 from distdoctor.probes.gpu_emulation.visible_gpus import (
-    ALLOWS_SHARING,
     VISIBLE,
     number_of_devices,
+    sharing_is_allowed,
 )
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
@@ -103,7 +103,7 @@ def _is_wanted() -> bool:
 
 def _are_too_few(gpus: int) -> bool:
     """Whether the ranks of this node cannot have a GPU each, and no user says how."""
-    if not gpus or VISIBLE in os.environ or os.environ.get(ALLOWS_SHARING) == "1":
+    if not gpus or VISIBLE in os.environ or sharing_is_allowed():
         return not gpus
     return gpus < number_of_devices()
 

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from distdoctor.journal.private_files import make_private_folder, write_private
 from distdoctor.probes.gpu_emulation.tensor_devices import is_surely_there, known_place
 from distdoctor.probes.gpu_emulation.visible_gpus import (
-    ALLOWS_SHARING,
     number_of_devices,
+    sharing_is_allowed,
 )
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
@@ -63,7 +63,7 @@ def _shared(
     group: Any, tensors: Iterable[torch.Tensor]
 ) -> tuple[int, int, torch.device] | None:
     name = getattr(group, "group_name", None)
-    if name is None or name in _judged or _excused or ALLOWS_SHARING in os.environ:
+    if name is None or name in _judged or _excused or sharing_is_allowed():
         return None
     place = next((known_place(one) for one in tensors if is_surely_there(one)), None)
     if place is None:

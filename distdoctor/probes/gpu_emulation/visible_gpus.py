@@ -8,8 +8,12 @@ from distdoctor.journal.environment import RANKS_VARIABLE
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-ALLOWS_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
-"""With 1, NCCL lets ranks share a GPU, from 2.30.3 on."""
+ALLOWS_SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"  # from NCCL 2.30.3 on
+
+
+def sharing_is_allowed() -> bool:
+    """Whether the user has told NCCL to let ranks share a GPU."""
+    return os.environ.get(ALLOWS_SHARING) == "1"
 
 
 def number_of_devices() -> int:

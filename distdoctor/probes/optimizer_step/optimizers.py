@@ -39,7 +39,6 @@ _MOST = 1000  # parameters of one optimizer that are looked at
 
 _ASKED = 64  # of them, at every step, whether they are trained
 
-
 _MOST_NEWS = 8  # some scripts freeze and unfreeze at each step
 
 _MOST_OPTIMIZERS = 4096  # one for each parameter, where they step inside backward

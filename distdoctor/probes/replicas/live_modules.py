@@ -50,10 +50,10 @@ _is_whole = False  # whether all that matter were
 def install() -> None:
     """Install the probe; called right after `import torch`."""
     register_module_module_registration_hook(
-        unseen_by_compilers(_registered, nn.Module.add_module)
+        unseen_by_compilers(_came, nn.Module.add_module)
     )
     register_module_parameter_registration_hook(
-        unseen_by_compilers(_registered, nn.Module.register_parameter)
+        unseen_by_compilers(_came, nn.Module.register_parameter)
     )
     made: Callable[..., None] = nn.Module.__setstate__
 
@@ -70,16 +70,7 @@ def install() -> None:
 
 
 @harmless
-def _registered(module: nn.Module, _name: str, _child: object) -> None:
-    _know(module)
-
-
-@harmless
-def _came(module: nn.Module) -> None:
-    _know(module)
-
-
-def _know(module: nn.Module) -> None:
+def _came(module: nn.Module, _name: str = "", _child: object = None) -> None:
     global _limit
     if _is_known(module):
         return

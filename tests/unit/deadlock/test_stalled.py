@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from drawn_backends import put_on
 
 from distdoctor.analysis.deadlock.stalled import stalled
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import Conclusion, conclude
 from distdoctor.examination.examining import examine
 from distdoctor.model.drawing import sketch
-from distdoctor.model.events import Place, Started
+from distdoctor.model.events import Place
 from distdoctor.model.run import Frame, Quiet, Run
 
 WAITING = """
@@ -95,21 +96,14 @@ AHEAD = """
 """
 
 
-AS_RECORDED = Quiet(33.9, longest_before=5.4, idle=frozenset())
+AS_RECORDED = Quiet(33.9, longest_before=5.4, idle=frozenset({1}))
 """On an H100 with NCCL 2.28.9."""
 
 
 def on(backend: str, quiet: Quiet = AS_RECORDED) -> Run:
     """A run that stood, by default for half a minute."""
     run = ended(AHEAD, quiet)
-    lives = {
-        rank: [
-            (at, replace(one, backend=backend) if isinstance(one, Started) else one)
-            for at, one in life
-        ]
-        for rank, life in run.life.items()
-    }
-    object.__setattr__(run, "life", lives)
+    put_on(backend, run)
     return run
 
 

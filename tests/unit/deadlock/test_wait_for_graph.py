@@ -4,9 +4,10 @@ The simulator knows programs; the analysis knows only the calls that were writte
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from drawn_backends import put_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,15 +15,7 @@ from distdoctor.analysis.causes import Cause
 from distdoctor.analysis.deadlock.wait_for_graph import gone, standstill
 from distdoctor.analysis.divergence.cascade import divergences
 from distdoctor.model.drawing import sketch
-from distdoctor.model.events import (
-    WORLD,
-    Call,
-    Ended,
-    Event,
-    Started,
-    State,
-    Tensor,
-)
+from distdoctor.model.events import WORLD, Call, Ended, Event, State, Tensor
 from distdoctor.model.run import Run
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -557,14 +550,7 @@ def inside(drawing: str, backend: str) -> Run:
     run = sketch(drawing)
     waiting = run.calls["state"] == State.WAITING
     run.calls["state"][waiting] = State.INSIDE
-    lives = {
-        rank: [
-            (at, replace(one, backend=backend) if isinstance(one, Started) else one)
-            for at, one in life
-        ]
-        for rank, life in run.life.items()
-    }
-    object.__setattr__(run, "life", lives)
+    put_on(backend, run)
     return run
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from drawn_backends import put_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -194,6 +195,12 @@ def test_asynchronous_calls_of_a_pair_take_turns() -> None:
 
 
 def test_what_ran_on_nccl_or_in_threads_is_not_made_again() -> None:
+    run = sketch("""
+        rank 0 | start=2  send(4,peer=1)@t:5&  recv(4,peer=1)@t:6  exit=0
+        rank 1 | start=2  send(4,peer=0)@t:5&  recv(4,peer=0)@t:6  exit=0
+    """)
+    put_on("nccl", run)
+    assert divergences(run) == []
     run = sketch("""
         rank 0 | send(4,peer=1)&    recv(4,peer=1)  exit=0
         rank 1 | send(4,peer=0)&%7  recv(4,peer=0)  exit=0
