@@ -108,7 +108,7 @@ class Trace:
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         if len(self._since) < _MOST_TENSORS:
-            self._since[_free(self._since, name)] = exact.of_tensor(exact.local(tensor))
+            self._since[_free(self._since, name)] = exact.of_tensor(tensor)
 
     # --- steps ---
 
@@ -149,16 +149,14 @@ class Trace:
         names = self._names(held)
         of_state: _Parts = {}
         for name, one in list(zip(names, held, strict=True))[:_MOST_TENSORS]:
-            prints[_free(prints, f"weights {name}")] = exact.of_tensor(exact.local(one))
+            prints[_free(prints, f"weights {name}")] = exact.of_tensor(one)
             if one.grad is not None:
                 self._add(f"gradient {name}", one.grad)
             if one in optimizer.state:
                 parts = list(_printed(optimizer.state[one]))
                 of_state[_free(of_state, f"state {name}")] = exact.joined(parts)
         for name, buffer in self._buffers():
-            prints[_free(prints, f"buffer {name}")] = exact.of_tensor(
-                exact.local(buffer)
-            )
+            prints[_free(prints, f"buffer {name}")] = exact.of_tensor(buffer)
         return prints | of_state
 
     def _names(self, held: list[torch.Tensor]) -> list[str]:
@@ -204,7 +202,7 @@ def _printed(state: Mapping[str, Any]) -> Iterable[int]:
     for name in sorted(state, key=str):
         value = state[name]
         if isinstance(value, torch.Tensor):
-            yield exact.of_tensor(exact.local(value))
+            yield exact.of_tensor(value)
         else:
             yield exact.of_value([str(name), str(value)])
 

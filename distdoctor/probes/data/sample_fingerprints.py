@@ -155,10 +155,14 @@ def _of_rows(array: Any, count: int) -> Sequence[int] | None:
 
 
 def _as_tensor(array: Any) -> Tensor | None:
-    """A view of an array on the CPU; None: reading it would make a device wait."""
+    """A view of an array on the CPU; None: reading it would make a device wait.
+
+    None, too, of a tensor that only stands for others, as a DTensor does: its samples
+    are those of several ranks.
+    """
     if isinstance(array, Tensor):
         known = array.device.type == "cpu" and array.layout is torch.strided
-        return array.detach() if known and not array.is_quantized else None
+        return array.detach() if known and _is_real(array) else None
     if array.dtype.hasobject or array.dtype.kind not in "biufc":
         return None
     if not array.flags.writeable:  # torch would warn
@@ -167,6 +171,11 @@ def _as_tensor(array: Any) -> Tensor | None:
         return torch.as_tensor(array)
     except TypeError:  # a dtype that torch has not
         return None
+
+
+def _is_real(tensor: Tensor) -> bool:
+    """Whether a tensor has elements of its own that lie in memory as they are."""
+    return not tensor.is_quantized and bool(not tensor.numel() or tensor.data_ptr())
 
 
 def _of_pieces(row: Tensor) -> int:

@@ -47,7 +47,8 @@ def of_tensor(tensor: Tensor) -> int:
     """A fingerprint of a tensor's elements in order, without dtype and shape.
 
     Args:
-        tensor: With memory; of a dense layout, or it is made dense.
+        tensor: With memory; of a dense layout, or it is made dense. Of a DTensor the
+            local part counts.
 
     Raises:
         RuntimeError, NotImplementedError: It has none: a meta or fake tensor, or one
@@ -55,6 +56,7 @@ def of_tensor(tensor: Tensor) -> int:
     """
     if not tensor.is_cpu:
         return pending([tensor]).result()[0]
+    tensor = local(tensor)
     plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
     if plain and tensor.is_contiguous() and 0 < tensor.nbytes <= _COPIED:
         return _hash(ctypes.string_at(_address(tensor), tensor.nbytes))
@@ -117,7 +119,7 @@ def bytes_of(tensor: Tensor) -> memoryview[Any]:
 
 def local(tensor: Tensor) -> Tensor:
     """The local part of a DTensor; any other tensor as it is."""
-    if type(tensor) is Tensor:  # most are
+    if type(tensor) in _PLAIN:  # most are
         return tensor
     part = getattr(tensor, "_local_tensor", tensor)
     return part if isinstance(part, Tensor) else tensor
@@ -234,7 +236,7 @@ def pending(tensors: Sequence[Tensor]) -> PendingFingerprint:
     if not away:
         return PendingFingerprint(here, None, None)
     with torch.no_grad():
-        made = sums([_dense(tensor) for tensor in away])
+        made = sums([_dense(local(tensor)) for tensor in away])
         if not made.is_cuda:
             return PendingFingerprint(here, made.cpu(), None)
         # The job may have made another device the default one.

@@ -68,6 +68,7 @@ def install() -> None:
     _watch_factories()
     _watch_defaults()
     replace(torch, "load", _load)
+    replace(torch._utils, "_get_restore_location", _rebuilt_at)
     # It is said of loaders that pin memory, and meant for whoever could do otherwise.
     dataloader.warnings = _PinningWithoutWarning()  # type: ignore[attr-defined, assignment]
 
@@ -493,26 +494,46 @@ def _load(made: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> Any:
     return made(f, _mapped(asked), *args[1:], **kwargs)
 
 
-def _mapped(asked: Any) -> Any:
+def _rebuilt_at(made: Callable[..., Any], device: Any) -> Any:
+    """Where torch makes a tensor anew that stands for others, such as a DTensor.
+
+    torch asks for that where storages are mapped by a function, and refuses.
+    """
+    mapping: object = torch.serialization._serialization_tls.map_location
+    return "cpu" if isinstance(mapping, _Mapping) else made(device)
+
+
+class _Mapping:
     """A `map_location` that leaves all on the CPU and notes where it would be."""
+
+    def __init__(self, target_of: Callable[[str], torch.device | None]) -> None:
+        self._target_of = target_of
+
+    def __call__(self, storage: UntypedStorage, location: str) -> Any:
+        target = self._target_of(location)
+        if target is not None:
+            return _laid(storage, target)
+        return storage if location.startswith("cuda") else None
+
+
+def _mapped(asked: Any) -> Any:
+    """What torch is given for a `map_location` of the user's."""
     if isinstance(asked, (str, torch.device)):
         target = as_cuda(asked) or CPU_AS_NAMED
         if target is CPU_AS_NAMED and not is_cpu(asked):
             return asked
-        return lambda storage, _: _laid(storage, target)
+        return _Mapping(lambda _: target)
     if asked is None or isinstance(asked, dict):
         names: dict[Any, Any] = asked or {}
 
-        def locate(storage: UntypedStorage, location: str) -> Any:
+        def target_of(location: str) -> torch.device | None:
             wanted = names.get(location, location)
             target = as_cuda(wanted)
-            if target is None:
-                # What was saved is told to be on the CPU, wherever it would have been.
-                state.doubtful |= wanted is location
-                return storage if location.startswith("cuda") else None
-            return _laid(storage, target)
+            # What was saved is told to be on the CPU, wherever it would have been.
+            state.doubtful |= target is None and wanted is location
+            return target
 
-        return locate
+        return _Mapping(target_of)
     return asked
 
 

@@ -109,7 +109,7 @@ def _unheld() -> list[tuple[str, Tensor]]:
 
 
 def _print(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else exact.of_tensor(exact.local(tensor))
+    return 0 if tensor is None else exact.of_tensor(tensor)
 
 
 def reset() -> None:

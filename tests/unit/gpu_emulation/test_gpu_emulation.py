@@ -27,7 +27,7 @@ import torch
 import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -333,6 +333,17 @@ def test_files_are_loaded_to_where_they_are_asked_for() -> None:
 
 
 @without_gpus
+def test_what_stands_for_several_ranks_is_loaded() -> None:
+    file = io.BytesIO()
+    torch.save(distribute_tensor(torch.ones(3), mesh_of_one(), [Shard(0)]), file)
+    places: list[Any] = [None, "cuda:0", {"cuda:0": "cpu"}]
+    for where in places:
+        file.seek(0)
+        loaded = torch.load(file, map_location=where, weights_only=False)
+        assert loaded.full_tensor().tolist() == [1, 1, 1]
+
+
+@without_gpus
 def test_pinned_memory_is_a_copy_that_says_so() -> None:
     x = torch.zeros(2)
     pinned = x.pin_memory()
@@ -557,12 +568,15 @@ def loaded_as_saved() -> torch.Tensor:
     return loaded
 
 
-def in_a_mesh() -> torch.Tensor:
+def mesh_of_one() -> DeviceMesh:
     dist.init_process_group(
         "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
     )
-    mesh = init_device_mesh("cuda", (1,))
-    return distribute_tensor(torch.ones(3), mesh, [Shard(0)]).to_local()
+    return init_device_mesh("cuda", (1,))
+
+
+def in_a_mesh() -> torch.Tensor:
+    return distribute_tensor(torch.ones(3), mesh_of_one(), [Shard(0)]).to_local()
 
 
 @pytest.mark.parametrize(
