@@ -6,6 +6,10 @@ All others wait in a call that needs this rank, and the rank neither calls nor e
 stack was looked at again and again: always the same functions, no data read or written,
 no batch fetched, no call made.
 
+Or all others have ended or left, and the rank's process does not end: each of its
+threads waits, without a limit of time, for a lock, a queue or the end of another one. A
+writer's thread that was not told to stop does that, as Python waits for it at the end.
+
 Why it matters
 --------------
 An endless retry, a lock taken twice, a queue nobody fills: the job burns its allocation
@@ -18,12 +22,27 @@ Rank 1 draws samples until one fits, and none ever does:
     rank 0 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
     rank 1 | all_reduce(4)@t.py:7  busy=38@sample.py:21
 
+Rank 0 has left, and its process waits for a thread that nobody told to stop:
+
+    rank 0 | all_reduce(4)@t.py:7  leave@t.py:9  stranded=36@save.py:21
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
+
+So does that of each rank, and none had left:
+
+    rank 0 | all_reduce(4)@t.py:7  stranded=34@save.py:21
+    rank 1 | all_reduce(4)@t.py:7  stranded=34@save.py:21
+
 Well
 ----
 Rank 0 writes a checkpoint for a while:
 
     rank 0 | all_reduce(4)@t.py:7  busy=6@save.py:3
     rank 1 | all_reduce(4)@t.py:7  all_reduce(4)@t.py:7...
+
+Rank 0 waits for its thread to write the last checkpoint, and ends:
+
+    rank 0 | all_reduce(4)@t.py:7  leave@t.py:9  stranded=12@save.py:21  exit=0
+    rank 1 | all_reduce(4)@t.py:7  leave@t.py:9  exit=0
 
 Rank 0 evaluates for long, and comes back:
 
@@ -40,11 +59,16 @@ A rank without a journal may be the one that is stuck:
 Remedy
 ------
 Give the loop an end: bound its retries, and raise when they are used up. For a lock,
-find who holds it (`py-spy dump --pid`). If the rank really computes for long, let the
-others wait outside of a collective, or raise the timeout for that phase.
+find who holds it (`py-spy dump --pid`). A thread that waits for work has to be told
+that there is no more (`queue.put(None)`) before it is joined, and before the program
+ends. If the rank really computes for long, let the others wait outside of a collective,
+or raise the timeout for that phase.
 
 Known problems
 --------------
+That the threads of a process wait for each other is seen by py-spy alone, and not of
+one that takes a lock in a line of your own.
+
 Of a job that nobody watched, one stack decides if it waits outside of all calls while
 others wait for its rank, or if their time was up; at work, it may only be late.
 
@@ -70,6 +94,7 @@ from distdoctor.analysis.causes import Cause, capital, on_group, s
 from distdoctor.analysis.deadlock.circular_waits import StuckRank
 from distdoctor.analysis.deadlock.ranks_behind import SilentRanks
 from distdoctor.analysis.deadlock.stacks_elsewhere import StuckElsewhere
+from distdoctor.analysis.deadlock.stranded_processes import stranded
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
@@ -87,6 +112,8 @@ STUCK_AFTER_S = 20.0
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that were seen in one place for long while others waited for them."""
+    if (found := stranded(run, STUCK_AFTER_S)) is not None:
+        yield found
     for finding in findings(run, Cause.BUSY):
         seen = [event for event in finding.exhibits if isinstance(event, Busy)]
         if run.calls_from != "run" and not [one for one in seen if one.looks > 1]:

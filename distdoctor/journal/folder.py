@@ -167,6 +167,7 @@ class StackSample(msgspec.Struct, kw_only=True):
     cpu_seconds: Seconds | None = None  # used by the process so far
     taken_by: str = "py-spy"
     holds_gil: bool = False  # the main thread held the interpreter's lock
+    stranded: bool = False  # each thread waited without end for another one
     frames: list[StackFrame] = []
     standing: list[list[StackFrame]] = []  # of each thread in no library's code
 

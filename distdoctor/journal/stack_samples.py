@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distdoctor.journal.folder import StackSample
 from distdoctor.journal.texts import relative
-from distdoctor.model.events import Busy, Dead, Locked, Place
+from distdoctor.model.events import Busy, Dead, Locked, Place, Stranded
 from distdoctor.model.run import Frame, Run
 
 _TAKES_A_LOCK = re.compile(r"^\s*with\b|\.acquire\(")
@@ -27,8 +27,8 @@ def with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
         directory: Where the job ran; names of files are told from there.
 
     Returns:
-        The run with `stacks`, and with `Busy`, `Dead` and `Locked` behind the last
-        event of the ranks concerned.
+        The run with `stacks`, and with `Busy`, `Dead`, `Stranded` and `Locked` behind
+        the last event of the ranks concerned.
     """
     by_rank: dict[int, list[StackSample]] = {}
     for sample in samples:
@@ -48,8 +48,9 @@ def with_stacks(run: Run, samples: list[StackSample], directory: str) -> Run:
         if rank in life and (busy := _busy(rank, taken, stacks[rank])) is not None:
             life[rank].append((len(run.rows_of(rank)), busy))
     for rank, taken in by_rank.items():
-        if rank in life and (dead := _dead(rank, taken, stacks[rank])) is not None:
-            life[rank].append((len(run.rows_of(rank)), dead))
+        for tells in (_dead, _stranded):
+            if rank in life and (told := tells(rank, taken, stacks[rank])) is not None:
+                life[rank].append((len(run.rows_of(rank)), told))
     # Where one rank was watched for long, a last look at the others is enough.
     watched = any(_locked(run, *one, directory) for one in by_rank.items())
     for rank, taken in by_rank.items():
@@ -72,6 +73,22 @@ def _dead(rank: int, samples: list[StackSample], stack: list[Frame]) -> Dead | N
         seconds=round(last.seconds - first.seconds, 1),
         place=stack[0].place if stack else None,
     )
+
+
+def _stranded(
+    rank: int, samples: list[StackSample], stack: list[Frame]
+) -> Stranded | None:
+    """A rank that stood at one line at all looks, while its threads waited for others.
+
+    Its last line has to be the user's own: it is what a reader can look at.
+    """
+    places = {(at.file, at.line) for sample in samples for at in sample.frames[:1]}
+    if len(samples) < BUSY_LOOKS or len(places) != 1 or not stack:
+        return None
+    if not all(sample.stranded for sample in samples):
+        return None
+    seconds = round(samples[-1].seconds - samples[0].seconds, 1)
+    return Stranded(rank=rank, seconds=seconds, place=stack[0].place)
 
 
 def _locked(

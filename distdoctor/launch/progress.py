@@ -260,6 +260,12 @@ class Progress:
         living = self.living()
         return living if all(rank.left for rank in living) else []
 
+    def left_over(self) -> list[RankProgress]:
+        """All live ranks, if none waits for another one, and the rest have ended."""
+        living = self.living()
+        alone = len(living) < len(self.ranks)
+        return living if alone and not any(r.is_blocked() for r in living) else []
+
     def entangled(self) -> list[RankProgress]:
         """All live ranks, if in each one thread waits in vain and another runs."""
         living = self.living()

@@ -26,6 +26,7 @@ import psutil
 
 from distdoctor.journal.environment import STACK_SIGNAL_FROM_LAST
 from distdoctor.journal.folder import StackFrame, StackSample
+from distdoctor.launch.thread_waits import waits_for_a_thread
 
 _DEADLINE_S = 5.0  # measured: 0.06 to 0.11 s a rank; a busy machine is slower
 _SIGNAL_DEADLINE_S = 1.0
@@ -57,6 +58,7 @@ class StackTaker:
         self._folder = folder
         self._py_spy = find_py_spy()
         self._holding: set[int] = set()  # processes whose main thread holds the GIL
+        self._stranded: set[int] = set()  # those whose threads wait for each other
         self.remark = ""
         if self._py_spy is None:
             self.remark = "py-spy is not installed: stacks came by a signal"
@@ -85,6 +87,7 @@ class StackTaker:
                         cpu_seconds=_cpu_seconds(pid),
                         taken_by=taken_by,
                         holds_gil=taken_by == "py-spy" and pid in self._holding,
+                        stranded=taken_by == "py-spy" and pid in self._stranded,
                         frames=_training(threads),
                         standing=[
                             list(_users(frames))
@@ -132,6 +135,9 @@ class StackTaker:
             self._holding.discard(pid)
             if main.get("owns_gil"):
                 self._holding.add(pid)
+            self._stranded.discard(pid)
+            if all(waits_for_a_thread(thread["frames"]) for thread in threads):
+                self._stranded.add(pid)
             others = [thread for thread in threads if thread is not main]
             return [
                 [_frame(frame) for frame in thread["frames"][:_MOST_FRAMES]]

@@ -157,10 +157,12 @@ class Watchdog:
                 return Stop.REFUSED
         entangled = self.progress.entangled()
         leaving = self.progress.leaving()
-        who = entangled or leaving or self.progress.laggards()
+        alone = leaving or self.progress.left_over()
+        who = entangled or alone or self.progress.laggards()
         self._watch.look(who, now, self.begun, threads=bool(entangled))
-        if leaving:
-            return Stop.STUCK if self._watch.is_dead() else ""
+        if alone:
+            dead = bool(leaving) and self._watch.is_dead()
+            return Stop.STUCK if dead or self._watch.is_stranded() else ""
         return Stop.STUCK if self._watch.is_stuck(len(entangled)) else ""
 
     # --- when it is over ---
@@ -280,6 +282,15 @@ class _Watch:
             taken[-1].seconds - taken[0].seconds >= DEAD_AFTER_S
             and all(sample.holds_gil for sample in taken)
             and (taken[-1].cpu_seconds or 0) - (taken[0].cpu_seconds or 0) < IDLE_S
+            for taken in self._by_pid.values()
+            if taken
+        )
+
+    def is_stranded(self) -> bool:
+        """Whether in a rank each thread has long waited for another one."""
+        return any(
+            taken[-1].seconds - taken[0].seconds >= STUCK_AFTER_S
+            and all(sample.stranded for sample in taken)
             for taken in self._by_pid.values()
             if taken
         )

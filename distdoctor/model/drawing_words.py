@@ -31,6 +31,7 @@ from distdoctor.model.events import (
     Quit,
     Shortened,
     Started,
+    Stranded,
     ThreadEnded,
     Touched,
     Unreduced,
@@ -124,6 +125,7 @@ WORDS = {
     "touched": Word(Touched, ("issued",), implied={"stepped": False}),
     "stepped": Word(Touched, ("issued",), implied={"stepped": True}),
     "dead": Word(Dead, ("seconds",)),
+    "stranded": Word(Stranded, ("seconds",), placed=True),
     "locked": Word(Locked, ("seconds",), placed=True),
     "busy": Word(Busy, ("seconds",), placed=True),
 }

@@ -290,6 +290,18 @@ class Dead:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class Stranded:
+    """Each thread of the rank's process was seen waiting for another of them for long.
+
+    For a lock, a queue or a thread's end, and without a limit of time.
+    """
+
+    rank: int
+    place: Place  # the innermost line of the user's source
+    seconds: float  # from the first look to the last
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The tensor of an asynchronous call was used before the call was waited for."""
 
@@ -354,6 +366,7 @@ Event: TypeAlias = (
     | Ended
     | ThreadEnded
     | Dead
+    | Stranded
     | Touched
     | Locked
     | Busy

@@ -14,7 +14,7 @@ from distdoctor.examination.causality import RootFinding, root_findings
 from distdoctor.examination.concluding import Conclusion, Raised
 from distdoctor.examination.waivers import Waiving
 from distdoctor.journal.folder import Manifest
-from distdoctor.model.events import Busy, Ended, Started
+from distdoctor.model.events import Busy, Ended, Started, Stranded
 from distdoctor.model.findings import (
     Finding,
     NotApplicable,
@@ -175,7 +175,7 @@ def _raised(raised: Raised) -> RaisedData:
 
 def _finding(root: RootFinding, run: Run) -> FindingData:
     sick, finding = root.sick, root.finding
-    stacks = any(isinstance(event, Busy) for event in finding.exhibits)
+    stacks = any(isinstance(event, Busy | Stranded) for event in finding.exhibits)
     reported = testimonies(run, finding)
     kinds = [one.evidence for one in reported] or run.evidence
     source = not finding.details.keys().isdisjoint({GUARD, SOURCE})

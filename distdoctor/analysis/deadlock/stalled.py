@@ -9,7 +9,7 @@ import numpy as np
 from distdoctor.analysis.deadlock.standing_ranks import standing
 from distdoctor.analysis.deadlock.wait_for_graph import gone, last_issued
 from distdoctor.analysis.groups.nccl_ranks import ranks_on_nccl
-from distdoctor.model.events import BLOCKED
+from distdoctor.model.events import BLOCKED, Ended
 from distdoctor.model.run import Frame, Run, named
 
 STOOD_S = 5.0
@@ -39,8 +39,12 @@ def stalled(run: Run) -> str:
         A sentence for readers.
     """
     quiet = run.quiet
-    living = sorted(set(run.seen) - gone(run))
-    if quiet is None or not living:
+    if quiet is None:
+        return ""
+    # Whoever has left the job, and is there and idle, may never end.
+    left = {rank for rank in quiet.idle if not run.of(Ended, rank)}
+    living = sorted(set(run.seen) - gone(run) | left & set(run.seen))
+    if not living:
         return ""
     blocked = _blocked(run, living)
     waiting = blocked | (_ahead_on_gpus(run) & set(living))

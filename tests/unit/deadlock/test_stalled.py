@@ -23,6 +23,11 @@ ONE_ELSEWHERE = """
     rank 1 | start=2  .
 """
 
+ALL_HAVE_LEFT = """
+    rank 0 | start=2  barrier@t.py:3  leave@t.py:4
+    rank 1 | start=2  barrier@t.py:3  leave@t.py:4  exit=0
+"""
+
 NOBODY_WAITS = """
     rank 0 | start=2  barrier@t.py:3
     rank 1 | start=2  barrier@t.py:3
@@ -57,6 +62,8 @@ BOTH = frozenset({0, 1})
         (WAITING, Quiet(3, idle=BOTH), "well"),
         (WAITING, Quiet(6), "well"),  # data are on their way
         (ONE_ELSEWHERE, Quiet(6, idle=BOTH), "well"),
+        (ALL_HAVE_LEFT, Quiet(9), "well"),  # it is at work, as to save
+        (ALL_HAVE_LEFT, Quiet(9, idle=frozenset({0})), "unknown"),
         (ONE_ELSEWHERE, Quiet(9, idle=BOTH), "unknown"),
         (ONE_ELSEWHERE, Quiet(9), "well"),  # rank 1 is at work
         (ONE_ELSEWHERE, Quiet(11), "unknown"),

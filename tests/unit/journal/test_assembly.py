@@ -36,6 +36,7 @@ from distdoctor.model.events import (
     Place,
     Started,
     State,
+    Stranded,
     Tensor,
     ThreadEnded,
     Touched,
@@ -1098,6 +1099,37 @@ def test_a_rank_that_holds_the_lock_and_does_nothing_is_dead(
     assert watched(start, tmp_path, looks).of(Dead, 0) == [
         Dead(rank=0, seconds=4.0, place=Place("t.py", 11, "close"))
     ]
+
+
+def waiting(seconds: float, *, stranded: bool = True, line: int = 11) -> StackSample:
+    """A look at a process of which each thread waits, or not, for another one."""
+    sample = look(seconds, "close", cpu=0.0)
+    sample.stranded = stranded
+    sample.frames[0].line = line
+    return sample
+
+
+def test_a_rank_whose_threads_wait_for_each_other_is_stranded(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    looks = [waiting(n) for n in range(BUSY_LOOKS)]
+    assert watched(start, tmp_path, looks).of(Stranded, 0) == [
+        Stranded(rank=0, seconds=4.0, place=Place("t.py", 11, "close"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [waiting(n) for n in range(BUSY_LOOKS - 1)],
+        [waiting(n, stranded=n != 2) for n in range(BUSY_LOOKS)],
+        [waiting(n, line=11 + n % 2) for n in range(BUSY_LOOKS)],
+    ],
+)
+def test_a_rank_with_a_thread_at_work_is_not_stranded(
+    start: Callable[..., Process], tmp_path: Path, looks: list[StackSample]
+) -> None:
+    assert watched(start, tmp_path, looks).of(Stranded, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,32 @@ def test_ranks_are_leaving_once_all_have_left_the_job(
     assert len(progress.leaving()) == leaving
 
 
+@pytest.mark.parametrize(
+    ("lives", "blocked", "left_over"),
+    [
+        ("-+", "", [1]),
+        ("--+", "", [2]),
+        ("-++", "", [1, 2]),
+        ("++", "", []),  # nobody has ended
+        ("-++", "2", []),  # one waits, perhaps for the other
+    ],
+)
+def test_ranks_are_left_over_once_all_others_have_ended(
+    tmp_path: Path, lives: str, blocked: str, left_over: list[int]
+) -> None:
+    progress = Progress(tmp_path, lambda one: lives[one.rank] == "-")
+    for rank in range(len(lives)):
+        writer = JournalWriter(tmp_path, rank, len(lives), 64 * 1024)
+        group, calls = writer.intern("world"), writer.intern("all_reduce")
+        writer.put(RecordKind.ENTER, 1, group, 1, spec=calls)
+        if str(rank) not in blocked:
+            writer.put(RecordKind.RETURN, 1, group, 1, spec=calls)
+    progress.discover()
+    progress.update()
+    progress.bury(1)
+    assert [one.rank for one in progress.left_over()] == left_over
+
+
 @pytest.mark.parametrize("size", [0, 5, HEADER_BYTES, 64 * 1024])
 def test_a_journal_that_is_finished_while_it_is_looked_at_is_no_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int

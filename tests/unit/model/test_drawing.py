@@ -33,6 +33,7 @@ from distdoctor.model.events import (
     Shortened,
     Started,
     State,
+    Stranded,
     Tensor,
     ThreadEnded,
     Touched,
@@ -155,6 +156,12 @@ LIFE: dict[type, Callable[[int], st.SearchStrategy[Event]]] = {
         rank=st.just(rank),
         seconds=st.integers(0, 999).map(float),
         place=maybe_places,
+    ),
+    Stranded: lambda rank: st.builds(
+        Stranded,
+        rank=st.just(rank),
+        place=places,
+        seconds=st.integers(0, 999).map(float),
     ),
     Locked: lambda rank: st.builds(
         Locked,
