@@ -91,6 +91,9 @@ HEAD_VARIABLE = "DISTDOCTOR_HEAD"
 record folder then, and start what forwards it.
 """
 
+RAY_VARIABLE = "DISTDOCTOR_RAY"
+"""What a node is told that joins a job of Ray: the folder that Ray is given there."""
+
 TOKEN_VARIABLE = "DISTDOCTOR_TOKEN"  # noqa: S105 - its name
 """Environment variable with the secret by which nodes and the head know each other."""
 

@@ -102,7 +102,7 @@ def job_of(
             ranks=DEFAULT_RANKS if ranks is None else ranks,
             expected=launched_ranks(given),
             own=False,
-            placed=any(map(_is_rays, given)),
+            placed=_uses_ray(given),
         )
     else:
         source = source_of(script)
@@ -122,6 +122,12 @@ def job_of(
     if job.ranks < 1:
         raise LaunchRefused(f"-n {job.ranks}: give the number of ranks, 1 or more")
     return job
+
+
+def _uses_ray(command: Sequence[str]) -> bool:
+    """Whether a command, or a shell's text among its words, starts Ray or its ranks."""
+    words = [part for word in command for part in word.split()]
+    return any(Path(word).name == "ray" or _is_rays(word) for word in words)
 
 
 def _is_rays(word: str) -> bool:

@@ -62,6 +62,7 @@ class NodeAgent:
 
     Attributes:
         ends: Whether the head wants the job to end, or goes.
+        is_done: Whether it does because the job has come to a good end there.
         only_records: Nobody watches the job: it is recorded, and not ended.
     """
 
@@ -78,7 +79,7 @@ class NodeAgent:
         self._dead: set[int] = set()
         self._told_dead: set[int] = set()
         self._begun_ns = self._asked_ns = 0
-        self.ends = self.only_records = False
+        self.ends = self.is_done = self.only_records = False
 
     @property
     def lost(self) -> bool:
@@ -195,8 +196,8 @@ class NodeAgent:
                 self._pending = None
             case StackOrder():  # in a thread: it takes seconds, and the head listens
                 self._stacks.append(self._taker.submit(self._take, message))
-            case End():
-                self.ends = True
+            case End(is_done):
+                self.ends, self.is_done = True, is_done
 
     def _take(self, order: StackOrder) -> Stacks:
         samples = self._looks.take(order.who, order.seconds)

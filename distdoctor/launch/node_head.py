@@ -81,6 +81,7 @@ class NodeHead:
         self._orders: queue.SimpleQueue[tuple[bytes, FromHead]] = queue.SimpleQueue()
         self._stacks = StackAnswers()
         self._untold: set[bytes] = set()  # nodes whose parts were taken
+        self._is_done = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -163,11 +164,16 @@ class NodeHead:
 
     # --- when it is over ---
 
-    def ask_to_end(self) -> None:
-        """Have all nodes end their ranks, and do not wait for that."""
+    def ask_to_end(self, *, is_done: bool = False) -> None:
+        """Have all nodes end their ranks, and do not wait for that.
+
+        Args:
+            is_done: The job has come to a good end on this machine.
+        """
+        self._is_done |= is_done
         for who, node in list(self._nodes.items()):
             if not node.is_over:
-                self._orders.put((who, End()))
+                self._orders.put((who, End(self._is_done)))
 
     def end(self) -> None:
         """Have all nodes end their ranks, and send what is left."""
@@ -207,7 +213,7 @@ class NodeHead:
                 if not self._only_listens:
                     self._look_for_lost(now)
         for who in self._nodes:  # whoever missed it would wait for us in vain
-            self._say(who, End())
+            self._say(who, End(self._is_done))
 
     def _say(self, who: bytes, message: FromHead) -> None:
         self._socket.send(who, packed(message))

@@ -17,6 +17,7 @@ from distdoctor.journal.environment import (
     NODE_VARIABLE,
     OUTPUT_VARIABLE,
     OWNER_VARIABLE,
+    RAY_VARIABLE,
     SUPERVISOR_VARIABLE,
     TOKEN_VARIABLE,
 )
@@ -30,6 +31,7 @@ from distdoctor.launch.node_messages import Welcome
 from distdoctor.launch.node_recording import recorded_part
 from distdoctor.launch.node_sockets import NodeSocket
 from distdoctor.launch.process_tree import ProcessTree
+from distdoctor.launch.ray_sessions import make_likewise, remove_ray_folder
 from distdoctor.probes import NEEDLE
 
 MEET_S = 300.0
@@ -59,12 +61,14 @@ def join(address: str, token: str, command: Sequence[str]) -> int:
     agent = NodeAgent(NodeSocket(address, token), folder)
     with ExitStack() as left:
         left.callback(shutil.rmtree, folder, ignore_errors=True)
+        left.callback(remove_ray_folder, folder)
         left.callback(agent.close)
         make_private_folder(folder, below=0)
         os.close(open_private(folder / NODE_LOCK_FILE, os.O_RDWR | os.O_CREAT))
         sys.stderr.write(f"distdoctor: this node joins {address}\n")
         welcome = agent.meet(MEET_S)
         environment = _environment(welcome, folder)
+        make_likewise(folder, environment.pop(RAY_VARIABLE, ""))
         if agent.only_records:
             with guarded_folder(folder):
                 return recorded_part(agent, command, environment)
@@ -84,11 +88,14 @@ def join(address: str, token: str, command: Sequence[str]) -> int:
             left.callback(tree.end, launcher_first=starts_torchrun(command))
         while tree.root.poll() is None and not (agent.ends or agent.lost):
             agent.step()
-        if tree.root.poll() is None:
-            why = "is lost" if agent.lost else "ends the job"
-            sys.stderr.write(f"distdoctor: the head {why}: this node's part ends\n")
         status = tree.root.poll()
-    return 1 if status is None else status if status >= 0 else 128 - status
+        if status is None:
+            # One that waits for others, as that which keeps a node of Ray, ends so.
+            status = 0 if agent.ends and agent.is_done else 1
+            why = "the head is lost" if agent.lost else "the head ends the job"
+            why = why if status else "the job is done"
+            sys.stderr.write(f"distdoctor: {why}: this node's part ends\n")
+    return status if status >= 0 else 128 - status
 
 
 def _environment(welcome: Welcome, folder: Path) -> dict[str, str]:

@@ -120,6 +120,8 @@ class StackOrder(_Message, frozen=True, tag="look"):
 class End(_Message, frozen=True, tag="end"):
     """End all processes of the job, send what is left, and say goodbye."""
 
+    is_done: bool = False  # the head's command has ended by itself, with status 0
+
 
 FromNode = Hello | Parts | Census | Asked | Stacks | Echo | Lost | Bye
 

@@ -13,6 +13,7 @@ from distdoctor.journal.environment import (
     HEAD_VARIABLE,
     MASK_KEY_VARIABLE,
     NCCL_LOG_VARIABLE,
+    RAY_VARIABLE,
     RECORD_VARIABLE,
     SIZE_VARIABLE,
     TOKEN_VARIABLE,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _GIVEN = (
     *(MASK_KEY_VARIABLE, SIZE_VARIABLE, DEVICE_VARIABLE, NCCL_LOG_VARIABLE),
-    RECORD_VARIABLE,
+    *(RAY_VARIABLE, RECORD_VARIABLE),
 )
 """What a node that was started by hand is told of the job's environment."""
 

@@ -29,6 +29,7 @@ from distdoctor.journal.environment import (
     OUTPUT_VARIABLE,
     OWNER_VARIABLE,
     RANKS_VARIABLE,
+    RAY_VARIABLE,
     SIZE_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
@@ -50,7 +51,11 @@ from distdoctor.launch.output_channels import OutputChannels
 from distdoctor.launch.output_pump import OutputPump
 from distdoctor.launch.passed_variables import passing_on
 from distdoctor.launch.process_tree import ProcessTree
-from distdoctor.launch.ray_sessions import make_ray_folder, remove_ray_folder
+from distdoctor.launch.ray_sessions import (
+    SESSIONS_VARIABLE,
+    make_ray_folder,
+    remove_ray_folder,
+)
 from distdoctor.model.stop_reasons import Stop
 from distdoctor.probes import NEEDLE
 
@@ -143,6 +148,7 @@ class _Supervisor:
         self.kills = OutOfMemoryKills()
         self.head: NodeHead | None = None
         self.node_variables: dict[str, str] = {}
+        self.rays: dict[str, str] = {}
 
     def run(self) -> Manifest:
         plan = self.plan
@@ -152,6 +158,8 @@ class _Supervisor:
         watch: JobWatch | None = None
         with ExitStack() as job:
             job.callback(remove_ray_folder, plan.folder)
+            if plan.placed and (plan.nodes is None or plan.nodes.joined):
+                self.rays = make_ray_folder(plan.folder, os.environ)
             if plan.nodes is not None:
                 self.head = self._listen(plan.nodes)
                 job.callback(self._let_go, self.head)
@@ -187,6 +195,8 @@ class _Supervisor:
         from distdoctor.launch.node_plan import head_for
 
         variables = self._environment()
+        if self.rays:
+            variables[RAY_VARIABLE] = self.rays[SESSIONS_VARIABLE]
         head, self.node_variables = head_for(nodes, self.plan.folder, variables)
         return head
 
@@ -223,7 +233,8 @@ class _Supervisor:
 
     def _end(self, tree: ProcessTree, pump: OutputPump) -> None:
         if self.head is not None:
-            self.head.ask_to_end()  # all at once, so that few see others go
+            is_done = not self.manifest.stopped and tree.root.poll() == 0
+            self.head.ask_to_end(is_done=is_done)  # all at once: few see others go
         tree.end(launcher_first=self.plan.quiet_launcher)
         pump.close()
 
@@ -258,8 +269,7 @@ class _Supervisor:
         if self.head is not None:
             ours = {*environment} - {*os.environ} | {"PYTHONPATH"}
             command = passing_on(command, sorted(ours))
-        elif plan.placed:
-            environment |= make_ray_folder(plan.folder, environment)
+        environment |= self.rays
         if channels.variable:
             environment[OUTPUT_VARIABLE] = channels.variable
         return ProcessTree(
