@@ -35,6 +35,7 @@ from distdoctor.journal.folder import (
     read_stacks,
     read_streams,
     read_substitutes,
+    used_ray,
 )
 from distdoctor.journal.generations import generations
 from distdoctor.journal.layout import COMPARISON_FILE
@@ -55,6 +56,11 @@ _SIGTERM_AS_SHELL = 143
 _UNCOUNTED = "one of its calls could not even be counted"
 
 _NEVER_CAME = "it never reached init_process_group or hvd.init with the probes in place"
+
+_NOT_JOINED = (
+    f"{_NEVER_CAME}; if it is a worker of Ray on another machine, start the job there "
+    "by `distdoctor join … -- ray start …`, and here by `distdoctor check --nodes …`"
+)
 
 _DIGITS = len(str(MOST_RANKS))
 
@@ -188,6 +194,12 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
         run = replace(run, unwatched={**run.unwatched, Observation: _ONLY_RECORDED})
     if not stacks:
         return replace(run, unread=tuple(lost_lines(folder)))
+    if used_ray(folder):
+        unseen = {
+            rank: _NOT_JOINED if why == _NEVER_CAME else why
+            for rank, why in run.unseen.items()
+        }
+        run = replace(run, unseen=unseen)
     unread = lost_lines(folder) + lost_files(folder, manifest, run)
 
     def read(name: str, reader: Callable[[Path], Told], nothing: Told) -> Told:

@@ -397,9 +397,10 @@ def read_substitutes(folder: Path) -> tuple[str, ...]:
 
 
 class _Cluster(msgspec.Struct, kw_only=True):
-    """A program joined a cluster of Ray that the job had not started."""
+    """A program joined a cluster of Ray."""
 
     address: str
+    ours: bool = False  # the job has started it, or this machine's part of it
 
 
 def read_clusters(folder: Path) -> tuple[str, ...]:
@@ -409,7 +410,16 @@ def read_clusters(folder: Path) -> tuple[str, ...]:
         folder: The record folder; damaged lines are left out.
     """
     lines = _lines(folder / CLUSTERS_FILE, _Cluster).values
-    return tuple(sorted({line.address for line in lines}))
+    return tuple(sorted({line.address for line in lines if not line.ours}))
+
+
+def used_ray(folder: Path) -> bool:
+    """Whether programs of the job joined any cluster of Ray.
+
+    Args:
+        folder: The record folder.
+    """
+    return bool(_lines(folder / CLUSTERS_FILE, _Cluster).values)
 
 
 class _Groups(msgspec.Struct, kw_only=True):

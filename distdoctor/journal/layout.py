@@ -54,7 +54,7 @@ LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
 CLUSTERS_FILE = "clusters.jsonl"
-"""Clusters of Ray that were there before the job: lines of JSON, `pid`, `address`."""
+"""Clusters of Ray that programs joined: lines of JSON, `pid`, `address`, `ours`."""
 
 GROUPS_FILE = "groups.json"
 """Groups of Ray's workers: which is `watched`, its `pids`, and which were `apart`."""

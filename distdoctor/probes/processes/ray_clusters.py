@@ -1,6 +1,7 @@
-"""Records that a program joined a cluster of Ray which the job did not start.
+"""Records that a program joined a cluster of Ray, and whether the job started that.
 
-Workers there have no probes: what they do is not seen.
+Workers of one that it did not start have no probes: what they do is not seen. Of a
+cluster over several machines, the job may have started the part on this one alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 
-_HEAD = b"gcs_server"
-"""The program that each cluster has one of. Source: Ray 2.60, as seen."""
+_PARTS = (b"gcs_server", b"raylet")
+"""Programs of a cluster: it has one of the first, and each machine in it one of the
+second. Source: Ray 2.60, as seen."""
 
 
 def _watch(module: ModuleType) -> None:
@@ -38,18 +40,20 @@ def _watch(module: ModuleType) -> None:
 @harmless
 def _joined(context: Any) -> None:
     told = getattr(context, "address_info", None) or {}  # none where a proxy stands for
-    session = str(told.get("session_dir") or "")
-    if not session or not any(_is_ours(folder) for folder in _heads(session)):
-        address = str(told.get("gcs_address") or "ray://")
-        RECORDER.append(CLUSTERS_FILE, {"pid": os.getpid(), "address": address})
+    session = Path(str(told.get("session_dir") or "")).name
+    ours = bool(session) and any(map(_is_ours, _parts(session)))
+    address = str(told.get("gcs_address") or "ray://")
+    RECORDER.append(
+        CLUSTERS_FILE, {"pid": os.getpid(), "address": address, "ours": ours}
+    )
 
 
-def _heads(session: str) -> Iterator[Path]:
-    """Folders in /proc of the programs that lead the cluster with that session."""
+def _parts(session: str) -> Iterator[Path]:
+    """Folders in /proc of the programs that are the cluster with that session."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             program, *rest = (folder / "cmdline").read_bytes().split(b"\0")
-            if program.endswith(_HEAD) and session.encode() in b"\0".join(rest):
+            if program.endswith(_PARTS) and session.encode() in b"\0".join(rest):
                 yield folder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from distdoctor.examination.gaps import gaps_of
 from distdoctor.journal.environment import FOLDER_VARIABLE
-from distdoctor.journal.folder import read_clusters
+from distdoctor.journal.folder import read_clusters, used_ray
 from distdoctor.model.drawing import sketch
 from distdoctor.model.run import Run
 from distdoctor.probes.processes import ray_clusters
@@ -21,20 +21,24 @@ from distdoctor.probes.recorder import RECORDER
 ADDRESS = "10.0.0.1:6379"
 
 
-@pytest.fixture(params=[True, False], ids=["ours", "another's"])
+@pytest.fixture(
+    params=[("gcs_server", True), ("raylet", True), ("gcs_server", False)],
+    ids=["ours", "ours on this machine", "another's"],
+)
 def head(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[bool]:
-    """A process that looks as what leads a cluster; whether the job started it."""
-    program = tmp_path / "gcs_server"
+    """A process that looks as a part of a cluster; whether the job started it."""
+    name, ours = request.param
+    program = tmp_path / name
     program.symlink_to(sys.executable)
     tmp_path.chmod(0o700)
-    mark = {FOLDER_VARIABLE: str(tmp_path) if request.param else "/elsewhere"}
+    mark = {FOLDER_VARIABLE: str(tmp_path) if ours else "/elsewhere"}
     waits = "print(flush=True); input()"
     command = [str(program), "-S", "-E", "-c", waits, f"--log_dir={tmp_path}/s1/logs"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=mark, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        yield request.param
+        yield ours
         process.kill()
 
 
@@ -55,6 +59,7 @@ def test_only_a_cluster_that_the_job_did_not_start_is_told(
     context = SimpleNamespace(address_info=session)
     assert joined(tmp_path, monkeypatch, context) is context
     assert read_clusters(tmp_path) == (() if head else (ADDRESS,))
+    assert used_ray(tmp_path)
 
 
 def test_a_proxy_leads_to_a_cluster_elsewhere(
