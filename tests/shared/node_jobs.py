@@ -37,42 +37,42 @@ def torchrun(hosts: Hosts, node: int, ranks: int, *script: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *place, *meeting, *script]
 
 
-class NodesCheck:
-    """A check that has been started on the first host, and joined on the second."""
+class CommandsCheck:
+    """A check of one command on each host, started on the first, joined on the second.
+
+    Args:
+        hosts: On which they run.
+        folder: For the report.
+        commands: That of the first, and that of the second.
+        options: Further ones of `distdoctor check`.
+        variables: Of both.
+    """
 
     def __init__(
         self,
         hosts: Hosts,
         folder: Path,
-        *script: str,
-        ranks: int,
+        commands: tuple[Sequence[str], Sequence[str]],
         options: Sequence[str] = (),
+        **variables: str,
     ) -> None:
         self.report = folder / "report.json"
-        self.joined = hosts[1].start(
-            [
-                *our("join"),
-                f"{hosts[0].address}:{PORT}",
-                *("--", *torchrun(hosts, 1, ranks // 2, *script)),
-            ],
-            DISTDOCTOR_TOKEN=TOKEN,
+        address = f"{hosts[0].address}:{PORT}"
+        variables["DISTDOCTOR_TOKEN"] = TOKEN
+        self.joined = self._start(
+            hosts[1], [*our("join"), address, "--", *commands[1]], variables
         )
         report = ["--format", "json", "--output", str(self.report), "--budget", "200"]
+        nodes = ["--nodes", "2", "--listen", address]
         self.head = hosts[0].start(
-            [
-                *our("check"),
-                *(
-                    *report,
-                    *options,
-                    "--nodes",
-                    "2",
-                    "--listen",
-                    f"{hosts[0].address}:{PORT}",
-                ),
-                *("--", *torchrun(hosts, 0, ranks - ranks // 2, *script)),
-            ],
-            DISTDOCTOR_TOKEN=TOKEN,
+            [*our("check"), *report, *options, *nodes, "--", *commands[0]], **variables
         )
+
+    def _start(
+        self, host: Host, command: Sequence[str], variables: dict[str, str]
+    ) -> "subprocess.Popen[str]":
+        """Start the second side, as it is started where the test wants it."""
+        return host.start(command, **variables)
 
     def outcome(self, limit_s: float = LIMIT_S) -> tuple[int, dict[str, Any], str]:
         """Exit status of the head, its report, and what was printed on both."""
@@ -91,3 +91,22 @@ class NodesCheck:
             side.wait()
             if side.stdout is not None:
                 side.stdout.close()
+
+
+class NodesCheck(CommandsCheck):
+    """A check of a script whose ranks torchrun starts on both hosts."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        folder: Path,
+        *script: str,
+        ranks: int,
+        options: Sequence[str] = (),
+    ) -> None:
+        half = ranks // 2
+        commands = (
+            torchrun(hosts, 0, ranks - half, *script),
+            torchrun(hosts, 1, half, *script),
+        )
+        super().__init__(hosts, folder, commands, options)
