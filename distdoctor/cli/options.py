@@ -30,8 +30,15 @@ class Format(StrEnum):
 
 def records() -> Path:
     """Where records of runs lie that nobody gave a folder for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "distdoctor" / "runs"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache or _home() / ".cache") / "distdoctor" / "runs"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without a name, as containers have them
+        return Path("/")
 
 
 Command = Callable[..., Any]

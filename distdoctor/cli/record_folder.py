@@ -83,7 +83,14 @@ def limit(variable: str, otherwise: float) -> float:
 
 def _among_others(kind: str) -> Path:
     runs = records()
-    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LaunchRefused(
+            f"{runs} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a "
+            "folder, or give one for the record (--record; of `distdoctor record`, "
+            "--to)"
+        ) from error
     if runs.stat().st_uid == os.geteuid():
         runs.chmod(0o700)  # others might write there under a lax umask
     if problem := sharing_problem(runs):

@@ -54,6 +54,28 @@ def run(*arguments: str) -> str:
     return done.output
 
 
+def test_a_user_without_a_home_is_told_to_give_a_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert records() == Path("/.cache/distdoctor/runs")
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with (
+        pytest.raises(LaunchRefused, match="set XDG_CACHE_HOME"),
+        record_folder(None, "--record", ""),
+    ):
+        pass
+
+
 def test_records_are_listed_with_what_is_known(runs: Path) -> None:
     kept(runs, 2024, 5 << 20)
     kept(runs, 2025, verdict="")
