@@ -45,6 +45,7 @@ class CommandsCheck:
         folder: For the report.
         commands: That of the first, and that of the second.
         options: Further ones of `distdoctor check`.
+        boxed: Whether each side is the first process of a container.
         variables: Of both.
     """
 
@@ -54,25 +55,20 @@ class CommandsCheck:
         folder: Path,
         commands: tuple[Sequence[str], Sequence[str]],
         options: Sequence[str] = (),
+        *,
+        boxed: bool = False,
         **variables: str,
     ) -> None:
         self.report = folder / "report.json"
         address = f"{hosts[0].address}:{PORT}"
         variables["DISTDOCTOR_TOKEN"] = TOKEN
-        self.joined = self._start(
-            hosts[1], [*our("join"), address, "--", *commands[1]], variables
-        )
         report = ["--format", "json", "--output", str(self.report), "--budget", "200"]
         nodes = ["--nodes", "2", "--listen", address]
-        self.head = hosts[0].start(
-            [*our("check"), *report, *options, *nodes, "--", *commands[0]], **variables
-        )
-
-    def _start(
-        self, host: Host, command: Sequence[str], variables: dict[str, str]
-    ) -> "subprocess.Popen[str]":
-        """Start the second side, as it is started where the test wants it."""
-        return host.start(command, **variables)
+        join = [*our("join"), address, "--", *commands[1]]
+        check = [*our("check"), *report, *options, *nodes, "--", *commands[0]]
+        start = Host.start_boxed if boxed else Host.start
+        self.joined = start(hosts[1], join, **variables)
+        self.head = start(hosts[0], check, **variables)
 
     def outcome(self, limit_s: float = LIMIT_S) -> tuple[int, dict[str, Any], str]:
         """Exit status of the head, its report, and what was printed on both."""
@@ -103,10 +99,11 @@ class NodesCheck(CommandsCheck):
         *script: str,
         ranks: int,
         options: Sequence[str] = (),
+        boxed: bool = False,
     ) -> None:
         half = ranks // 2
         commands = (
             torchrun(hosts, 0, ranks - half, *script),
             torchrun(hosts, 1, half, *script),
         )
-        super().__init__(hosts, folder, commands, options)
+        super().__init__(hosts, folder, commands, options, boxed=boxed)

@@ -40,6 +40,15 @@ exec {python} -c "$INIT"
 """
 
 
+_BOX = """
+mount -t tmpfs none {own}
+mount -t tmpfs -o ro none /mnt
+cd /mnt
+exec env -i "$@" <&-
+"""
+_KEPT = ("PATH", "PYTHONPATH")
+
+
 class Host:
     """One of the hosts; `run` and `start` take a command as `subprocess` does."""
 
@@ -92,6 +101,35 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+        )
+
+    def start_boxed(
+        self, command: Sequence[str | Path], **variables: str
+    ) -> "subprocess.Popen[str]":
+        """Start a command as the first process of a container on this host.
+
+        It has processes, mounts, a name and files of its own, no home, no input, next
+        to no variables, and a working directory that cannot be written.
+        """
+        spaces = ["--pid", "--fork", "--mount", "--mount-proc", "--uts", "--ipc"]
+        own = {"TMPDIR": str(self.own), "GLOO_SOCKET_IFNAME": self.wire}
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        told = [f"{n}={value}" for n, value in {**kept, **own, **variables}.items()]
+        box = [
+            "unshare",
+            *spaces,
+            "--kill-child",
+            "sh",
+            "-c",
+            _BOX.format(own=self.own),
+        ]
+        return subprocess.Popen(
+            self.inside([*box, "sh", *told, *map(str, command)]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
 
     def said(self, *command: str) -> str:
