@@ -31,6 +31,7 @@ from distdoctor.journal.folder import (
     read_groups_apart,
     read_losses,
     read_manifest,
+    read_meetings,
     read_sources,
     read_stacks,
     read_streams,
@@ -174,11 +175,19 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
     assembly = _Assembly(manifest, read_exits(folder), read_losses(folder))
     damaged: dict[Path, str] = {}
     readable = False
+    meetings = read_meetings(folder)
+    watched, apart = "", set()
     # One after the other: a process may not hold thousands of files open.
     for path in paths:
         try:
-            assembly.add(JournalReader(path))
+            reader = JournalReader(path)
             readable = True
+            meeting = meetings.get(reader.header().pid, watched)
+            watched = watched or meeting
+            if meeting == watched:
+                assembly.add(reader)
+            else:
+                apart.add(meeting)
         except JournalUnreadable as error:
             damaged[path] = str(error)
     if damaged and not readable:
@@ -216,7 +225,7 @@ def _assemble(folder: Path, manifest: Manifest, paths: list[Path], stacks: bool)
         sources=sources,
         substituted=read_substitutes(folder),
         clusters=read_clusters(folder),
-        groups_apart=read_groups_apart(folder),
+        groups_apart=read_groups_apart(folder) + len(apart),
     )
     alone = run
     run = read(

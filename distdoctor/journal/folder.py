@@ -39,6 +39,7 @@ from distdoctor.journal.layout import (
     GROUPS_FILE,
     LOSSES_FILE,
     MASK_KEY_FILE,
+    MEETINGS_FILE,
     NCCL_LOGS_FILE,
     SHELLS_FILE,
     STREAMS_FILE,
@@ -422,6 +423,26 @@ def used_ray(folder: Path) -> bool:
     return bool(_lines(folder / CLUSTERS_FILE, _Cluster).values)
 
 
+class _Meeting(msgspec.Struct, kw_only=True):
+    """A worker of Ray joined its group."""
+
+    pid: Pid
+    address: str
+
+
+def read_meetings(folder: Path) -> dict[int, str]:
+    """Where workers of Ray met the others of their group, by process.
+
+    On each machine one group at a time is watched; of several machines each may watch
+    another one.
+
+    Args:
+        folder: The record folder; damaged lines are left out.
+    """
+    lines = _lines(folder / MEETINGS_FILE, _Meeting).values
+    return {line.pid: line.address for line in lines}
+
+
 class _Groups(msgspec.Struct, kw_only=True):
     """Groups of Ray's workers, of which one at a time is watched."""
 
@@ -566,6 +587,7 @@ _OF_LINES: dict[str, Any] = {
     LOSSES_FILE: _Loss,
     SUBSTITUTES_FILE: _Substitute,
     CLUSTERS_FILE: _Cluster,
+    MEETINGS_FILE: _Meeting,
     STREAMS_FILE: _Stream,
     CHILDREN_FILE: InChild,
     NCCL_LOGS_FILE: _NcclLog,

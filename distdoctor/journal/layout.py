@@ -53,6 +53,9 @@ NCCL_LOGS_FILE = "nccl-logs.jsonl"
 LOSSES_FILE = "losses.jsonl"
 """First error of a probe in each process: a line of JSON each, `pid`, `rank`, `why`."""
 
+MEETINGS_FILE = "meetings.jsonl"
+"""Where workers of Ray met that are watched: lines of JSON, `pid`, `address`."""
+
 CLUSTERS_FILE = "clusters.jsonl"
 """Clusters of Ray that programs joined: lines of JSON, `pid`, `address`, `ours`."""
 

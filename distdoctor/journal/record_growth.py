@@ -23,6 +23,7 @@ from distdoctor.journal.layout import (
     CLUSTERS_FILE,
     EXITS_FILE,
     LOSSES_FILE,
+    MEETINGS_FILE,
     NCCL_FOLDER,
     NCCL_LOGS_FILE,
     SHELLS_FILE,
@@ -35,7 +36,7 @@ from distdoctor.journal.regular_files import opened
 
 LINES_FILES = (
     *(EXITS_FILE, SHELLS_FILE, SUBSTITUTES_FILE, LOSSES_FILE, STREAMS_FILE),
-    *(CHILDREN_FILE, CLUSTERS_FILE, NCCL_LOGS_FILE),
+    *(CHILDREN_FILE, CLUSTERS_FILE, MEETINGS_FILE, NCCL_LOGS_FILE),
 )
 """Files to which processes add lines of JSON."""
 

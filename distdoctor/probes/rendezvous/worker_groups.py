@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from distdoctor.journal.layout import GROUPS_FILE
+from distdoctor.journal.layout import GROUPS_FILE, MEETINGS_FILE
 from distdoctor.journal.private_files import open_private
 from distdoctor.probes.recorder import RECORDER
 
@@ -50,6 +50,8 @@ def is_apart(address: str) -> bool:
         file.seek(0)
         file.truncate()
         file.write(json.dumps(told))
+    if not apart:  # on another machine, another group may be watched
+        RECORDER.append(MEETINGS_FILE, {"pid": os.getpid(), "address": address})
     return apart
 
 

@@ -18,7 +18,7 @@ from distdoctor.journal import folder as record
 from distdoctor.journal.assembly import assemble, read_run
 from distdoctor.journal.folder import Manifest, StackFrame, StackSample
 from distdoctor.journal.format import HEADER_BYTES, RecordKind, offset_of
-from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE
+from distdoctor.journal.layout import EXITS_FILE, LOSSES_FILE, MEETINGS_FILE
 from distdoctor.journal.packed_texts import group_text
 from distdoctor.journal.stack_samples import BUSY_LOOKS
 from distdoctor.journal.texts import parse_spec, relative
@@ -898,6 +898,32 @@ def test_a_rank_without_a_journal_is_unseen(
     assert living(tmp_path).unseen == {
         0: "it never reached init_process_group or hvd.init with the probes in place"
     }
+
+
+def in_another_process(folder: Path, rank: int, world_size: int) -> int:
+    """A rank's journal of another process, which has ended; its number."""
+    text = (
+        "import os, sys; from pathlib import Path\n"
+        "from distdoctor.journal.writer import JournalWriter\n"
+        f"JournalWriter(Path(sys.argv[1]), {rank}, {world_size}, {SMALL_BYTES})\n"
+        "print(os.getpid())"
+    )
+    command = [sys.executable, "-c", text, str(folder)]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_workers_of_ray_that_met_elsewhere_are_of_another_group(
+    is_one: bool, start: Callable[..., Process], tmp_path: Path
+) -> None:
+    start(0, 2)
+    other = in_another_process(tmp_path, 1, 2)
+    meetings = {ME: "a:1", other: "a:1" if is_one else "b:2"}
+    lines = [json.dumps({"pid": pid, "address": at}) for pid, at in meetings.items()]
+    (tmp_path / MEETINGS_FILE).write_text("\n".join(lines) + "\n")
+    run = living(tmp_path)
+    assert set(run.seen) == ({0, 1} if is_one else {0})
+    assert run.groups_apart == (0 if is_one else 1)
 
 
 def test_a_rank_whose_journal_is_damaged_says_so(
