@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ DEFAULT_RANKS = 2
 _MARGIN_BYTES = 64 * 1024 * 1024
 _SHRUNK_BYTES = 8 * 1024 * 1024  # of most journals, once their rank is done
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_STARTS_OF_RAY = {"start", "symmetric-run"}
 _NOT_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -125,9 +127,16 @@ def job_of(
 
 
 def _uses_ray(command: Sequence[str]) -> bool:
-    """Whether a command, or a shell's text among its words, starts Ray or its ranks."""
+    """Whether a command, or a shell's text among its words, starts Ray or its ranks.
+
+    >>> _uses_ray(["sh", "-c", "ray start --head && ./train"])
+    True
+    """
     words = [part for word in command for part in word.split()]
-    return any(Path(word).name == "ray" or _is_rays(word) for word in words)
+    return any(map(_is_rays, words)) or any(
+        Path(program).name == "ray" and what in _STARTS_OF_RAY
+        for program, what in pairwise(words)
+    )
 
 
 def _is_rays(word: str) -> bool:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from distdoctor.journal.layout import RAY_FILE
-from distdoctor.journal.private_files import write_private
+from distdoctor.journal.private_files import make_private_folder, write_private
 
 SESSIONS_VARIABLE = "RAY_TMPDIR"
 """Leads Ray to the folder."""
@@ -61,7 +61,8 @@ def make_ray_folder(record: Path, environment: Mapping[str, str]) -> dict[str, s
 def make_likewise(record: Path, name: str) -> None:
     """Make a folder of the same name on another node, if there is none.
 
-    Whoever made it removes it: nodes may have one folder for temporary files.
+    One that is there is left to others: nodes may share what they have for temporary
+    files. Folders above it that are missing Ray makes itself, and they go with it.
 
     Args:
         record: The node's record folder, which is told of it.
@@ -70,12 +71,14 @@ def make_likewise(record: Path, name: str) -> None:
     folder = Path(name)
     if not (folder.is_absolute() and folder.name.startswith(_PREFIX)):
         return
-    missing = [one for one in folder.parents if not one.exists()]
     with suppress(OSError):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
+        if folder.exists():
+            return
+        missing = [one for one in folder.parents if not one.exists()]
         told = "\n".join(map(os.fspath, (folder, *missing)))
         write_private(record / RAY_FILE, told.encode())
+        if not missing:
+            make_private_folder(folder, below=0)
 
 
 def remove_ray_folder(record: Path) -> None:

@@ -9,7 +9,11 @@ from distdoctor.journal.environment import FOLDER_VARIABLE
 from distdoctor.journal.folder import MANIFEST
 from distdoctor.journal.layout import RAY_FILE
 from distdoctor.launch.broken_off import finish_for
-from distdoctor.launch.ray_sessions import make_ray_folder, remove_ray_folder
+from distdoctor.launch.ray_sessions import (
+    make_likewise,
+    make_ray_folder,
+    remove_ray_folder,
+)
 
 
 @pytest.fixture
@@ -62,3 +66,31 @@ def test_no_other_folder_is_removed(record: Path) -> None:
     (record / RAY_FILE).write_text(os.fspath(record / "mine"))
     remove_ray_folder(record)
     assert (record / "mine").is_dir()
+
+
+def test_another_node_has_it_by_the_same_name(record: Path) -> None:
+    folder = record / "tmp" / "dd-0"
+    folder.parent.mkdir()
+    make_likewise(record, str(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "ray").mkdir()
+    remove_ray_folder(record)
+    assert [path.name for path in record.iterdir()] == ["tmp"]
+    assert not list(folder.parent.iterdir())
+
+
+def test_folders_above_it_that_ray_makes_go_with_it(record: Path) -> None:
+    folder = record / "scratch" / "job" / "dd-0"
+    make_likewise(record, str(folder))
+    (folder / "ray").mkdir(parents=True)
+    remove_ray_folder(record)
+    assert not list(record.iterdir())
+
+
+@pytest.mark.parametrize("name", ["dd-0", "mine", ""])
+def test_what_others_have_made_stays(record: Path, name: str) -> None:
+    (record / "dd-0").mkdir()
+    (record / "mine").mkdir()
+    make_likewise(record, str(record / name) if name else "")
+    remove_ray_folder(record)
+    assert {path.name for path in record.iterdir()} == {"dd-0", "mine"}
