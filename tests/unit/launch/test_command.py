@@ -459,6 +459,21 @@ def test_a_command_of_rays_is_known_by_its_script(
     assert plan_of(job, tmp_path).placed is placed
 
 
+@pytest.mark.parametrize(
+    ("words", "placed"),
+    [
+        (["sh", "-c", "/opt/bin/ray start --head && python -m train"], True),
+        (["ray", "symmetric-run", "--address", "a:6379", "--", "./train"], True),
+        (["python", "-m", "train", "--backend", "ray"], False),
+    ],
+)
+def test_a_command_that_starts_ray_is_known_by_that(
+    tmp_path: Path, words: list[str], placed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    assert job_of(None, words, None, Launcher.AUTO, tmp_path).placed is placed
+
+
 def test_workers_of_ray_meet_where_it_says(tmp_path: Path) -> None:
     """They may be on other machines, to which a loopback interface does not lead."""
     script = tmp_path / "train.py"
