@@ -78,6 +78,7 @@ class Followed:
         self._witness = _Witness()
         self._reads, self._zero = 0, True
         self.elements = self.size_bytes = self.steps = self.moved = 0
+        self._trained_elements = 0
         self.static = False
         self.words: list[str] = []
         self.closing: tuple[list[str], int, int, int, str] | None = None
@@ -104,6 +105,7 @@ class Followed:
         self._wrappers = [weakref.ref(one) for one in wrappers]
         self.static = any(getattr(one, "static_graph", False) for one in wrappers)
         self.elements = sum(one.numel() for one in held)
+        self._trained_elements = sum(one.numel() for one in trained)
         self.size_bytes = sum(one.numel() * one.element_size() for one in held)
         self.seen = self.states()
 
@@ -223,15 +225,17 @@ class Followed:
             return None
         return id(tensor), tensor._version, _first(tensor)
 
-    def averaging(self, reduced: bool, asked: bool) -> str:
+    def averaging(self, reduced: int, asked: bool) -> str:
         """A suffix that tells if the DDP wrappers averaged in this backward pass.
 
         Args:
-            reduced: Whether any gradients were averaged.
+            reduced: Elements that were reduced in it, not all of which need be
+                gradients: SyncBatchNorm reduces statistics.
             asked: `no_sync` was ever called. Else a forward pass without gradients may
                 be what the wrapper says that it was told.
         """
         suffix = ""
+        alone = len(self._wrappers) == 1 and optimizers.made()[1] == 1
         for ref in self._wrappers:
             ddp = ref()
             if ddp is None:
@@ -240,7 +244,7 @@ class Followed:
             now = not asked or getattr(ddp, "require_forward_param_sync", True)
             if not reduced:
                 suffix = words.BARE if sync and now else words.LOCAL
-            elif len(self._wrappers) == 1 and optimizers.made()[1] == 1:
+            elif alone and reduced >= self._trained_elements:
                 suffix = ""  # whatever it was told, it has averaged
             elif not sync and not now:
                 suffix = words.LOCAL

@@ -94,7 +94,7 @@ class Protocol:
         if RECORDER.writer is None:
             return
         this: FollowedPass | None = None
-        reduced = EXCHANGES.reduced > self._reduced
+        reduced = EXCHANGES.reduced - self._reduced
         kind = words.SCALED if self._is_scaled else words.BACKWARD
         for one in self._followed:
             if one.inside or not one.is_filled():
