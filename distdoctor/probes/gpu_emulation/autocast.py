@@ -16,6 +16,7 @@ from torch.amp.autocast_mode import autocast
 
 from distdoctor.probes.gpu_emulation import autocast_products
 from distdoctor.probes.gpu_emulation.replacement import replace
+from distdoctor.probes.gpu_emulation.tensor_devices import asked_by_compiler
 from distdoctor.probes.recorder import RECORDER
 
 _is_enabled = torch.is_autocast_enabled
@@ -61,11 +62,13 @@ def _watch_scaler() -> None:
 
 
 def _is_autocast_enabled(_made: Callable[..., Any], device: str = "cuda", /) -> Any:
-    return _is_enabled("cpu" if device == "cuda" else device)
+    maps = device == "cuda" and not asked_by_compiler(3)
+    return _is_enabled("cpu" if maps else device)
 
 
 def _get_autocast_dtype(_made: Callable[..., Any], device: str, /) -> Any:
-    return _cuda_dtype() if device == "cuda" else _dtype_of(device)
+    maps = device == "cuda" and not asked_by_compiler(3)
+    return _cuda_dtype() if maps else _dtype_of(device)
 
 
 def _cuda_dtype() -> Any:

@@ -39,6 +39,8 @@ another object. Equal to `CPU`, and not the same."""
 
 _FIRST_LIMIT = 4096
 
+_COMPILERS = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
+
 _INSIDE = ("torch.", "distdoctor.")
 
 _AS_USERS = {
@@ -110,6 +112,15 @@ def asked_by_user(depth: int = 2) -> bool:
         as_users = name in _AS_USERS or name.startswith(_OF_TESTS)
         known = is_outside[name] = as_users or not inside
     return known
+
+
+def asked_by_compiler(depth: int = 2) -> bool:
+    """Whether torch.compile asks, which sets what it has read again when it is done.
+
+    Args:
+        depth: As of `asked_by_user`.
+    """
+    return _module_above(depth).startswith(_COMPILERS)
 
 
 def moves_for_user(depth: int = 2) -> bool:

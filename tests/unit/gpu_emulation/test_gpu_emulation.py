@@ -333,6 +333,15 @@ def test_files_are_loaded_to_where_they_are_asked_for() -> None:
 
 
 @without_gpus
+def test_a_compiler_finds_autocast_as_it_is() -> None:
+    """It sets what it has found again, and would switch on what is not there."""
+    model = torch.compile(nn.Linear(3, 2), backend="eager")
+    for device in ("cpu", "cuda"):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            assert model(torch.ones(1, 3)).dtype == torch.bfloat16
+
+
+@without_gpus
 def test_what_stands_for_several_ranks_is_loaded() -> None:
     file = io.BytesIO()
     torch.save(distribute_tensor(torch.ones(3), mesh_of_one(), [Shard(0)]), file)
