@@ -32,6 +32,7 @@ from distdoctor.model.stop_reasons import Stop
 PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
 MEETING_S = 20.0  # for ranks that have all come to find each other
+ASK_EVERY_S = 1.0  # for the processor time of all ranks
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 
 LOOK_AFTER_S = 8.0  # of silence before a laggard's stack is looked at
@@ -79,6 +80,7 @@ class Watchdog:
         self._stillness = Stillness(self.progress, self._looks)
         self._watch = _Watch(self._looks)
         self._samples: list[StackSample] = []
+        self._asked_s = 0.0  # when it was looked up last whether all rest
         self._again_s = 0.0  # of quiet, before the same heads are looked at again
 
     def _is_dead(self, rank: RankProgress) -> bool:
@@ -99,9 +101,7 @@ class Watchdog:
         progress = self.progress
         if self._alone or progress.looks_without_news < 2:
             return ""
-        if not progress.is_suspicious() and not (
-            self.manifest.closed and progress.finds_nobody(MEETING_S)
-        ):
+        if not progress.is_suspicious() and not self._finds_nobody():
             return ""
         heads = progress.heads()
         quiet_s = (time.monotonic_ns() - progress.last_event_ns()) / 1e9
@@ -137,6 +137,20 @@ class Watchdog:
         )
         refused = any(rank.refused for rank in progress.living())
         return Stop.REFUSED if refused else Stop.DEADLOCK
+
+    def _finds_nobody(self) -> bool:
+        """Whether all ranks have come, have long looked for each other, and rest.
+
+        Who works, as where there are too few processors, may yet be found.
+        """
+        if not (self.manifest.closed and self.progress.finds_nobody(MEETING_S)):
+            return False
+        if (now := time.monotonic()) < self._asked_s + ASK_EVERY_S:
+            return False
+        self._asked_s = now
+        still = self._stillness.now()
+        living = {rank.rank for rank in self.progress.living()}
+        return still is not None and living <= set(still.idle)
 
     def alive(self) -> list[int]:
         """Processes of all live ranks, including those just started."""
