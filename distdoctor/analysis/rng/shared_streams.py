@@ -220,12 +220,30 @@ def unrepeatable_seeds(run: Run) -> dict[tuple[Place | None, str], list[Seeded]]
             if one.source == "entropy" and not wished:
                 continue
             found.setdefault((one.place, one.source), []).append(one)
+    for (place, source), several in found.items():
+        if source == "clock" and place is not None:
+            several += _read_late(run, place, {one.rank for one in several})
     return {
         (place, source): several
         for (place, source), several in found.items()
         # A fixed seed may happen to be the number of one process.
         if source != "process" or len({one.rank for one in several}) > 1
     }
+
+
+def _read_late(run: Run, place: Place, known: set[int]) -> Iterator[Seeded]:
+    """Seeds of other ranks at a line that takes them from the clock on some.
+
+    A rank that was held up behind its look at the clock has one too old to be known.
+    """
+    for rank in run.seen:
+        seeds = [one for one in run.of(Seeded, rank) if one.place == place]
+        if rank not in known and seeds and seeds[-1].seed >= _CHOSEN:
+            yield seeds[-1]
+
+
+_CHOSEN = 1_000_000
+"""Seeds below may be chosen by people, for a rank that is treated apart; our choice."""
 
 
 def wish_of(run: Run, rank: int) -> Seeded | None:
