@@ -133,7 +133,7 @@ def _uses_ray(command: Sequence[str]) -> bool:
     True
     """
     words = [part for word in command for part in word.split()]
-    return any(map(_is_rays, words)) or any(
+    return any(map(_is_rays, dict.fromkeys((*command, *words)))) or any(
         Path(program).name == "ray" and what in _STARTS_OF_RAY
         for program, what in pairwise(words)
     )

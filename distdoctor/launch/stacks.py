@@ -18,6 +18,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def find_py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at a process told.
+
+    Attributes:
+        threads: The frames of each, innermost first; those of the main thread first.
+        taken_by: "py-spy" or "signal".
+        holds_gil: The main thread held the interpreter's lock; False: or not known.
+        stranded: Each thread waited for another one; False: or not known.
+    """
+
+    threads: list[list[StackFrame]]
+    taken_by: str = "py-spy"
+    holds_gil: bool = False
+    stranded: bool = False
+
+
 class StackTaker:
     """Takes stacks of ranks, and remembers whether py-spy is permitted to.
 
@@ -57,8 +75,6 @@ class StackTaker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._py_spy = find_py_spy()
-        self._holding: set[int] = set()  # processes whose main thread holds the GIL
-        self._stranded: set[int] = set()  # those whose threads wait for each other
         self.remark = ""
         if self._py_spy is None:
             self.remark = "py-spy is not installed: stacks came by a signal"
@@ -75,23 +91,23 @@ class StackTaker:
         started = [(rank, pid, self._start(pid)) for rank, pid in ranks]
         samples = []
         for rank, pid, process in started:
-            threads, taken_by = self._py_spy_stacks(pid, process), "py-spy"
-            if not threads:
-                threads, taken_by = self._signal_stacks(pid), "signal"
-            if threads:
+            look = self._look_by_py_spy(pid, process)
+            if look is None and (threads := self._signal_stacks(pid)):
+                look = _Look(threads, "signal")
+            if look is not None:
                 samples.append(
                     StackSample(
                         rank=rank,
                         pid=pid,
                         seconds=round(seconds, 3),
                         cpu_seconds=_cpu_seconds(pid),
-                        taken_by=taken_by,
-                        holds_gil=taken_by == "py-spy" and pid in self._holding,
-                        stranded=taken_by == "py-spy" and pid in self._stranded,
-                        frames=_training(threads),
+                        taken_by=look.taken_by,
+                        holds_gil=look.holds_gil,
+                        stranded=look.stranded,
+                        frames=_training(look.threads),
                         standing=[
                             list(_users(frames))
-                            for frames in threads
+                            for frames in look.threads
                             if _is_standing(frames)
                         ],
                     )
@@ -108,18 +124,18 @@ class StackTaker:
             stdin=subprocess.DEVNULL,
         )
 
-    def _py_spy_stacks(
+    def _look_by_py_spy(
         self, pid: int, process: subprocess.Popen[bytes] | None
-    ) -> list[list[StackFrame]]:
-        """All threads' frames, the main thread's first; empty if that is not known."""
+    ) -> _Look | None:
+        """What py-spy tells; None: nothing that makes sense."""
         if process is None:
-            return []
+            return None
         try:
             output, errors = process.communicate(timeout=_DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return []
+            return None
         if process.returncode:
             error_lines = errors.decode(errors="replace").strip().splitlines()
             if error_lines and "ermission" in errors.decode(errors="replace"):
@@ -128,23 +144,21 @@ class StackTaker:
                     "py-spy may not trace here (ptrace is not permitted): stacks came "
                     "by a signal, without local variables"
                 )
-            return []
+            return None
         try:
             threads = json.loads(output)
             main = next(t for t in threads if t.get("os_thread_id") in {pid, None})
-            self._holding.discard(pid)
-            if main.get("owns_gil"):
-                self._holding.add(pid)
-            self._stranded.discard(pid)
-            if all(waits_for_a_thread(thread["frames"]) for thread in threads):
-                self._stranded.add(pid)
             others = [thread for thread in threads if thread is not main]
-            return [
-                [_frame(frame) for frame in thread["frames"][:_MOST_FRAMES]]
-                for thread in [main, *others]
-            ]
+            return _Look(
+                [
+                    [_frame(frame) for frame in thread["frames"][:_MOST_FRAMES]]
+                    for thread in [main, *others]
+                ],
+                holds_gil=bool(main.get("owns_gil")),
+                stranded=all(waits_for_a_thread(one["frames"]) for one in threads),
+            )
         except (ValueError, StopIteration, KeyError, TypeError, AttributeError):
-            return []
+            return None
 
     def _signal_stacks(self, pid: int) -> list[list[StackFrame]]:
         file = self._folder / "stacks" / f"{pid}.txt"

@@ -2,25 +2,11 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_jobs import LOST_S, Hosts, NodesCheck
-
-ENDLESS = """
-import time
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-while True:
-    dist.all_reduce(torch.ones(4))
-    time.sleep(0.05)
-"""
-
-START_S = 120.0
+from node_jobs import ENDLESS, LOST_S, Hosts, NodesCheck, wait_for_ranks
 
 
 @pytest.fixture
@@ -31,10 +17,7 @@ def endless(clean: Hosts, tmp_path: Path) -> Iterator[NodesCheck]:
     record = tmp_path / "record"
     options = ["--record", str(record)]
     check = NodesCheck(clean, tmp_path, str(script), ranks=4, options=options)
-    end = time.monotonic() + START_S
-    while len([*record.glob("rank-*.journal")]) < 4 and time.monotonic() < end:
-        time.sleep(0.1)
-    time.sleep(6.0)  # they import torch, and meet
+    wait_for_ranks(record, 4)
     yield check
     check.close()
 

@@ -2,28 +2,22 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_jobs import LOST_S, Hosts, NodesCheck, our
+from node_jobs import (
+    ENDLESS,
+    LOST_S,
+    Hosts,
+    NodesCheck,
+    our,
+    wait_for_ranks,
+)
 from programs import FIXTURES, program
 from real_runs import findings_of, is_near, named_lines
 from two_hosts import Host
 
-ENDLESS = """
-import time
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-while True:
-    dist.all_reduce(torch.ones(4))
-    time.sleep(0.05)
-"""
-
-START_S = 120.0
 SOON_S = 30.0
 
 
@@ -75,13 +69,6 @@ def script(tmp_path: Path) -> str:
     path = tmp_path / "endless.py"
     path.write_text(ENDLESS)
     return str(path)
-
-
-def wait_for_ranks(record: Path, ranks: int) -> None:
-    end = time.monotonic() + START_S
-    while len([*record.glob("rank-*.journal")]) < ranks and time.monotonic() < end:
-        time.sleep(0.1)
-    time.sleep(4.0)  # they import torch, and meet
 
 
 @pytest.fixture

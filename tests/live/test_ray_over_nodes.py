@@ -3,14 +3,13 @@
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launchers import skip_without
-from node_jobs import LOST_S, CommandsCheck, Hosts
+from node_jobs import LOST_S, START_S, CommandsCheck, Hosts, wait_for_ranks
 from programs import FIXTURES, program
 from real_runs import findings_of, is_near, named_lines
 from two_hosts import Host, two_hosts
@@ -44,7 +43,6 @@ TorchTrainer(
 ).fit()
 """
 
-START_S = 120.0
 ENDED_S = 60.0
 
 
@@ -144,11 +142,7 @@ def test_workers_that_part_are_told_when_the_budget_ends(
 def trains(clean: Hosts, tmp_path: Path) -> Iterator[CommandsCheck]:
     """A job whose two workers train without end, and do so already."""
     check = checked(clean, tmp_path, *endless(tmp_path, "on"))
-    end = time.monotonic() + START_S
-    record = tmp_path / "record"
-    while len([*record.glob("rank-*.journal")]) < 2 and time.monotonic() < end:
-        time.sleep(0.1)
-    time.sleep(4.0)
+    wait_for_ranks(tmp_path / "record", 2)
     yield check
     check.close()
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,33 @@ Hosts = tuple[Host, Host]
 TOKEN = "0123456789abcdef" * 4
 PORT = 4711
 LIMIT_S = 240.0
+START_S = 120.0
 LOST_S = 45.0  # a side waits 10, and then ends what it has
+
+ENDLESS = """
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+while True:
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.05)
+"""
+"""A script whose ranks train without end."""
+
+
+def wait_for_ranks(record: Path, ranks: int) -> None:
+    """Wait until ranks of a job have come, and train.
+
+    Args:
+        record: The record folder of the head.
+        ranks: How many.
+    """
+    end = time.monotonic() + START_S
+    while len([*record.glob("rank-*.journal")]) < ranks and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(6.0)  # they import torch, and meet
 
 
 def our(command: str) -> list[str]:

@@ -162,7 +162,8 @@ def _as_tensor(array: Any) -> Tensor | None:
     """
     if isinstance(array, Tensor):
         known = array.device.type == "cpu" and array.layout is torch.strided
-        return array.detach() if known and _is_real(array) else None
+        own = exact.local(array) is array and exact.has_memory(array)
+        return array.detach() if known and own and not array.is_quantized else None
     if array.dtype.hasobject or array.dtype.kind not in "biufc":
         return None
     if not array.flags.writeable:  # torch would warn
@@ -171,11 +172,6 @@ def _as_tensor(array: Any) -> Tensor | None:
         return torch.as_tensor(array)
     except TypeError:  # a dtype that torch has not
         return None
-
-
-def _is_real(tensor: Tensor) -> bool:
-    """Whether a tensor has elements of its own that lie in memory as they are."""
-    return not tensor.is_quantized and bool(not tensor.numel() or tensor.data_ptr())
 
 
 def _of_pieces(row: Tensor) -> int:

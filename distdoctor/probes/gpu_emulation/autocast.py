@@ -62,13 +62,15 @@ def _watch_scaler() -> None:
 
 
 def _is_autocast_enabled(_made: Callable[..., Any], device: str = "cuda", /) -> Any:
-    maps = device == "cuda" and not asked_by_compiler(3)
-    return _is_enabled("cpu" if maps else device)
+    return _is_enabled("cpu" if _is_mapped(device) else device)
 
 
 def _get_autocast_dtype(_made: Callable[..., Any], device: str, /) -> Any:
-    maps = device == "cuda" and not asked_by_compiler(3)
-    return _cuda_dtype() if maps else _dtype_of(device)
+    return _cuda_dtype() if _is_mapped(device) else _dtype_of(device)
+
+
+def _is_mapped(device: str) -> bool:
+    return device == "cuda" and not asked_by_compiler(4)
 
 
 def _cuda_dtype() -> Any:

@@ -152,8 +152,8 @@ def answering(output: str, status: int = 0) -> subprocess.Popen[bytes]:
 
 def read(folder: Path, output: str, status: int = 0) -> list[StackFrame] | None:
     """What is read if py-spy, asked about process 7, answers this."""
-    stacks = StackTaker(folder)._py_spy_stacks(7, answering(output, status))
-    return stacks[0] if stacks else None
+    look = StackTaker(folder)._look_by_py_spy(7, answering(output, status))
+    return None if look is None else look.threads[0]
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -162,9 +162,10 @@ def test_it_is_told_whether_the_main_thread_holds_the_interpreters_lock(
 ) -> None:
     threads = [thread(7, frame("main", 40)), thread(9, frame("load", 3))]
     threads[0]["owns_gil"], threads[1]["owns_gil"] = holds, not holds
-    taker, process = StackTaker(tmp_path), answering(json.dumps(threads))
-    assert taker._py_spy_stacks(7, process)
-    assert (7 in taker._holding) == holds
+    process = answering(json.dumps(threads))
+    look = StackTaker(tmp_path)._look_by_py_spy(7, process)
+    assert look is not None
+    assert look.holds_gil == holds
 
 
 def test_the_frames_of_the_main_thread_are_read(tmp_path: Path) -> None:
