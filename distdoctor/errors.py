@@ -101,3 +101,7 @@ class HypothesisMissing(DistdoctorError, ImportError):
 
 class HorovodUnavailable(DistdoctorError):
     """Horovod cannot be built, installed or used where it was asked for."""
+
+
+class SourceMissing(DistdoctorError):
+    """A file or folder is not there whose text is to be read."""
