@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from distdoctor.lint.code_base import CodeBase, Scope, SourceFile
@@ -127,6 +128,13 @@ class CallGraph:
                     if target is not None and target is not scope:
                         found.setdefault(target, []).append(scope)
         return found
+
+    def wrapped(self, scope: Scope) -> Iterator[ast.expr]:
+        """What a function assigns models to that it wraps by DDP."""
+        for node in ast.walk(scope.node):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                if scope.source.dotted(node.value.func) in REPLICATES:
+                    yield from node.targets
 
     def _closure(self, starts: object) -> set[Scope]:
         assert callable(starts)
@@ -261,4 +269,4 @@ _MODELS = (
 def may_be_model(func: ast.expr) -> bool:
     """Whether what is called may be a model, by its name."""
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    return name == "state_dict" or any(part in name.lower() for part in _MODELS)
+    return name in {"state_dict", "load_state_dict"} or any(part in name.lower() for part in _MODELS)

@@ -16,6 +16,7 @@ class Deed(StrEnum):
     GROUP = "group"  # creates a process group
     FORWARD = "forward"  # of a model that communicates
     BACKWARD = "backward"  # of one that averages gradients
+    LOAD = "load"  # of weights, into a model of which each rank has a copy
 
 
 @dataclass(frozen=True, slots=True)

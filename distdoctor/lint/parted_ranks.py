@@ -34,6 +34,7 @@ class How(StrEnum):
     OTHER = "other"  # some make another one in its place
     GROUP = "group"  # it creates a process group
     FORWARD = "forward"  # it is the forward of a model that communicates
+    LOAD = "load"  # it loads weights into copies that are to be alike
     UNEVEN = "uneven"  # it stands in a loop over the rank's own share of data
 
 
@@ -128,6 +129,12 @@ def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]
     usual, *others = sorted(ways.values(), key=len, reverse=True)
     for unusual in others:
         parting = _compared(unusual, usual, oracle.splits != "")
+        if parting.how is How.LOAD and any(
+            _is_handed_on(walk, parting.step)
+            for walk in walks
+            if parting.step in walk.steps
+        ):
+            continue
         if not _is_half(graph, scope, parting):
             yield parting
 
@@ -147,6 +154,12 @@ def _walked(
 
 def _told(walk: RankWalk) -> tuple[object, ...]:
     return tuple(step.key for step in walk.steps)
+
+
+def _is_handed_on(makers: RankWalk, step: Step) -> bool:
+    """Whether weights that some ranks load may be sent to the others behind that."""
+    at = makers.steps.index(step)
+    return any("broadcast" in one.communication.name for one in makers.steps[at:])
 
 
 def _uneven(walk: RankWalk) -> Iterator[Parting]:
@@ -200,7 +213,9 @@ def _unmatched(
 def _without_forwards(steps: list[Step]) -> list[Step]:
     """What else a rank calls, if there is anything: forwards may do without others."""
     return [
-        step for step in steps if step.communication.deed is not Deed.FORWARD
+        step
+        for step in steps
+        if step.communication.deed not in {Deed.FORWARD, Deed.LOAD}
     ] or steps
 
 
@@ -224,7 +239,7 @@ def _without(
     return left
 
 
-_HOW = {Deed.GROUP: How.GROUP, Deed.FORWARD: How.FORWARD}
+_HOW = {Deed.GROUP: How.GROUP, Deed.FORWARD: How.FORWARD, Deed.LOAD: How.LOAD}
 
 
 def _parting_turn(

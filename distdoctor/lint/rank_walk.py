@@ -585,6 +585,15 @@ class RankWalk:
                     name = f"{name}, which is sharded"
                 self._step(Communication(deed, name), call, frame)
                 return
+        if isinstance(func, ast.Attribute) and func.attr == "load_state_dict":
+            inner = func.value
+            if isinstance(inner, ast.Attribute) and inner.attr == "module":
+                inner = inner.value
+            of = self._reader.value(inner, frame)
+            if isinstance(of, Made) and of.kind is Kind.REPLICATED:
+                name = f"load_state_dict of {ast.unparse(func.value)}"
+                self._step(Communication(Deed.LOAD, name), call, frame)
+                return
         if isinstance(func, ast.Attribute) and func.attr == "state_dict":
             of = self._reader.value(func.value, frame)
             if isinstance(of, Made) and of.kind is Kind.SHARDED:

@@ -41,9 +41,13 @@ class Reading:
         return found
 
     def text_around(self, file: SourceFile) -> str:
-        """The text of a file, of what it imports and of what imports it."""
+        """The text of a file, of what it imports and of what imports it.
+
+        Without the lines that import: a name there may be used by nobody.
+        """
         if file not in self._texts:
-            self._texts[file] = "\n".join(one.text for one in self.code.around(file))
+            text = "\n".join(one.text for one in self.code.around(file))
+            self._texts[file] = _IMPORTS.sub("", text)
         return self._texts[file]
 
     def mentions(self, file: SourceFile, words: re.Pattern[str]) -> bool:
@@ -54,5 +58,7 @@ class Reading:
 def _may_train(scope: Scope) -> bool:
     return not scope.words.isdisjoint(_TRAINING)
 
+
+_IMPORTS = re.compile(r"^(?:from\s+[\w.]+\s+)?import\s[^(\n]*(?:\([^)]*\))?", re.MULTILINE)
 
 _TRAINING = frozenset({"backward", "zero_grad", "step", "unscale_"})
