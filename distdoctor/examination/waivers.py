@@ -121,7 +121,9 @@ def _without(verdict: Verdict, gone: Mapping[int, Waiver]) -> Verdict:
     return NotApplicable(verdict.code, "what it found is ignored")
 
 
-def comments_in(file: str, text: str, remarks: list[str]) -> dict[int, dict[str, Waiver]]:
+def comments_in(
+    file: str, text: str, remarks: list[str]
+) -> dict[int, dict[str, Waiver]]:
     """By line of a file, the codes that are ignored there."""
     if "distdoctor" not in text:
         return {}

@@ -269,4 +269,6 @@ _MODELS = (
 def may_be_model(func: ast.expr) -> bool:
     """Whether what is called may be a model, by its name."""
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    return name in {"state_dict", "load_state_dict"} or any(part in name.lower() for part in _MODELS)
+    return name in {"state_dict", "load_state_dict"} or any(
+        part in name.lower() for part in _MODELS
+    )

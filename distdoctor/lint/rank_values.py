@@ -106,6 +106,9 @@ _COMPUTED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
 }
 
+_ASK_RANK = frozenset({"get_rank", "get_local_rank", "get_global_rank"})
+"""Functions that tell the rank, wherever they are written."""
+
 _CLOCKS = frozenset(
     {"time.time", "time.monotonic", "time.perf_counter", "time.process_time"}
     | {"datetime.datetime.now", "datetime.now"}
@@ -251,7 +254,13 @@ class ValueReader:
         result = self._caller.returned(node, frame)
         if result is not UNKNOWN:
             return result
-        return self.rank == 0 if last in FIRSTS else UNKNOWN
+        if last in _ASK_RANK and not node.args:
+            self.is_ranked = True
+            return self.rank
+        if last in FIRSTS:
+            self.is_ranked = True
+            return self.rank == 0
+        return UNKNOWN
 
     def _of_library(self, node: ast.Call, dotted: str, start: str, last: str) -> Value:
         if dotted in REPLICATES:
@@ -366,6 +375,9 @@ class ValueReader:
         left, right = self.value(node.left, frame), self.value(node.right, frame)
         if LOCAL in (left, right):
             return LOCAL
+        if right is UNKNOWN and isinstance(node.op, ast.Mod | ast.FloorDiv):
+            # The rank on its node, or the node: who knows how many are on one?
+            return LOCAL if self._is_rank(left, node.left, frame) else UNKNOWN
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
         compute = _COMPUTED.get(type(node.op))
         if not numbers or compute is None:

@@ -7,6 +7,7 @@ ranks that come to other calls were parted by what the text tells of the rank.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,6 +35,9 @@ from distdoctor.lint.rank_values import (
 _DEEPEST = 8  # functions inside of each other
 _MOST_STATEMENTS = 6000  # of one walk
 _UNITING = ("reduce", "gather", "sync", "broadcast", "mean_across", "average", "all_")
+
+
+_DISTRIBUTED = re.compile(r"distributed|\bis_dist|\bddp\b|multi_gpu|world_size > 1")
 
 
 class Way(StrEnum):
@@ -122,7 +126,8 @@ class Oracle:
         key, turned = _key(test)
         self.asked.setdefault(key, local)
         if key not in self._said:
-            wanted = prefer != turned
+            # A job that is not distributed has no ranks that could part.
+            wanted = (prefer != turned) or bool(_DISTRIBUTED.search(key))
             self._said[key] = wanted != (key in self._against)
         answer = self._said[key]
         if local and key == self.splits:
@@ -147,7 +152,8 @@ class RankWalk:
 
     Attributes:
         steps: The calls that it made which all ranks have to make.
-        writes: The files that it wrote.
+        writes: The files that it wrote, but for those behind a test that each rank
+            answers for itself.
         turns: The tests, and how they were answered.
         exits: Where it left functions, loops and the process before their ends.
         ended: How it left the function.
@@ -172,6 +178,8 @@ class RankWalk:
         self._quiet = 0
         self._uneven: Spot | None = None
         self._joined = False
+        self._asks_own = False  # whether a test asked for what each rank has of its own
+        self._own_tests = 0  # around what is gone through
         self._wrapped = 0
         self._guards: list[Spot] = []
 
@@ -368,14 +376,18 @@ class RankWalk:
             self._forget(node.orelse, frame)
             return None, None
         prefer = not _leaves(node.body)
+        before, self._asks_own = self._asks_own, False
         holds = self._truth(node.test, frame, prefer)
+        own, self._asks_own = self._asks_own, before
         spot = Spot(frame.scope, node)
         self._turn(spot, holds)
         self._guards.append(spot)
+        self._own_tests += own
         try:
             return self._block(node.body if holds else node.orelse, frame)
         finally:
             self._guards.pop()
+            self._own_tests -= own
 
     def _for(
         self, node: ast.For | ast.AsyncFor, frame: Frame
@@ -514,6 +526,7 @@ class RankWalk:
         value = self._reader.value(test, frame)
         if value is UNKNOWN or value is LOCAL:
             local = value is LOCAL
+            self._asks_own |= local
             return self.oracle.decide(test, prefer, self.rank, local)
         return True if isinstance(value, Made) else bool(value)
 
@@ -568,7 +581,7 @@ class RankWalk:
         if (dotted in REPLICATES or dotted in SHARDS) and not self._quiet:
             # What ran backward before had nobody to average with.
             self._wrapped = len(self.steps)
-        if dotted in WRITES and not self._quiet:
+        if dotted in WRITES and not self._quiet and not self._own_tests:
             self.writes.append((Spot(scope, call), self._callers()))
             return
         if self.graph.averages(scope.source):

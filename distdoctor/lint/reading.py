@@ -59,6 +59,8 @@ def _may_train(scope: Scope) -> bool:
     return not scope.words.isdisjoint(_TRAINING)
 
 
-_IMPORTS = re.compile(r"^(?:from\s+[\w.]+\s+)?import\s[^(\n]*(?:\([^)]*\))?", re.MULTILINE)
+_IMPORTS = re.compile(
+    r"^(?:from\s+[\w.]+\s+)?import\s[^(\n]*(?:\([^)]*\))?", re.MULTILINE
+)
 
 _TRAINING = frozenset({"backward", "zero_grad", "step", "unscale_"})

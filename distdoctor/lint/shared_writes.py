@@ -77,6 +77,8 @@ def _is_ranked(spot: Spot, callers: tuple[Spot, ...]) -> bool:
     for _ in range(4):
         if any(is_of_rank(word) or "rank" in word.lower() for word in names):
             return True
+        if "BytesIO" in names:
+            return True  # it is no file
         more = {
             word
             for scope in scopes
@@ -102,5 +104,3 @@ def _words(node: ast.AST) -> Iterator[str]:
             yield one.attr
         elif isinstance(one, ast.Constant) and isinstance(one.value, str):
             yield one.value
-
-

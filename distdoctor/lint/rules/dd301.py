@@ -91,7 +91,9 @@ def _shuffles(call: ast.Call) -> bool:
         and isinstance(one.value, ast.Constant)
         and one.value.value is True
         for one in call.keywords
-    ) and not any(one.arg in {"sampler", "batch_sampler", None} for one in call.keywords)
+    ) and not any(
+        one.arg in {"sampler", "batch_sampler", None} for one in call.keywords
+    )
 
 
 def _knows_rank(scope: Scope) -> bool:

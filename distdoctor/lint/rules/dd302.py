@@ -43,7 +43,9 @@ from distdoctor.lint.reading import Reading
 
 CODE = "DD302"
 
-_DEALT = re.compile(r"accelerat|lightning|Fabric|Trainer\(|catalyst|getattr\([^)]*epoch")
+_DEALT = re.compile(
+    r"accelerat|lightning|Fabric|Trainer\(|catalyst|getattr\([^)]*epoch"
+)
 _TELLS = re.compile(r"([\w.\[\]\"']*)\.set_epoch")
 _REST = re.compile(r"val|test|eval|dev|query|gallery|infer|predict", re.IGNORECASE)
 

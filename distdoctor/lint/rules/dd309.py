@@ -62,7 +62,9 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
     """Seeds without the rank, in programs that draw in their training loops."""
     for scope, acts in reading.training:
         file = scope.source
-        if not reading.graph.averages(file) or _RANKED.search(reading.text_around(file)):
+        if not reading.graph.averages(file) or _RANKED.search(
+            reading.text_around(file)
+        ):
             continue
         loops = {
             id(loop): loop

@@ -58,7 +58,8 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
     """Writes that every rank comes to, of one name."""
     for write in shared_writes(reading.graph):
         spot = write.spot
-        if not _STARTS.search(reading.text_around(write.entry.source)):
+        passed = {one.scope.source for one in (*write.callers, spot)}
+        if not any(_STARTS.search(file.text) for file in {write.entry.source, *passed}):
             continue
         yield SourceFinding(
             code=CODE,

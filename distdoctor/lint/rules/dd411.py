@@ -59,11 +59,15 @@ from distdoctor.lint.reading import Reading
 
 CODE = "DD411"
 
-_EPOCHS = frozenset({"epoch", "epochs", "start_epoch", "step", "iteration", "global_step"})
+_EPOCHS = frozenset(
+    {"epoch", "epochs", "start_epoch", "step", "iteration", "global_step"}
+)
 _WRITTEN = re.compile(r"torch\.save\(|xm\.save\(|save_on_master\(|save_checkpoint\(")
 _READ = re.compile(r"torch\.load\(|load_checkpoint\(")
 _OPTIMIZER = re.compile(r"optim\.(?:Adam\w*|RMSprop|Adagrad|LAMB|NAdam|RAdam)\(")
-_LOADED = re.compile(r"opt\w*(?:\[[^\]]*\])?\.load_state_dict|load_optimizer", re.IGNORECASE)
+_LOADED = re.compile(
+    r"opt\w*(?:\[[^\]]*\])?\.load_state_dict|load_optimizer", re.IGNORECASE
+)
 
 
 def find(reading: Reading) -> Iterator[SourceFinding]:
@@ -76,26 +80,35 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         if not states:
             continue
         texts = _texts(reading, file)
-        if not any(_is_read(text, epoch) for epoch in _EPOCHS):
+        if not any(_goes_on(text, epoch) for epoch in _EPOCHS):
             continue  # it is not resumed from, as far as is seen
         yield from _unread(states, texts, text)
         yield from _unsaved(file, states, text)
 
 
 def _texts(reading: Reading, file: SourceFile) -> Counter[str]:
-    """How often each text stands in a file and those it goes with."""
-    return Counter(
-        node.value
-        for one in reading.code.around(file)
-        for node in ast.walk(one.tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+    """How often each text, or keyword, stands in a file and those it goes with."""
+    found: Counter[str] = Counter()
+    for one in reading.code.around(file):
+        for node in ast.walk(one.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found[node.value] += 1
+            elif isinstance(node, ast.keyword) and node.arg:
+                found[node.arg] += 1
+    return found
 
 
 def _is_read(text: str, key: str) -> bool:
     """Whether an entry of that name is read anywhere."""
     quoted = rf"""["']{re.escape(key)}["']"""
     return bool(re.search(rf"\[{quoted}\](?!\s*=[^=])|\.(?:get|pop)\({quoted}", text))
+
+
+def _goes_on(text: str, key: str) -> bool:
+    """Whether a job begins with an epoch, or a step, that it reads by that key."""
+    entry = rf"""(?:\[|get\(|pop\()["']{key}["']"""
+    start = rf"(?:start|begin|first|resume|epochs_run|last)\w*\s*=[^=\n]*{entry}"
+    return bool(re.search(start, text) or re.search(rf"range\([^\n]*{entry}", text))
 
 
 def _unread(
@@ -130,11 +143,7 @@ def _unsaved(
     for state in states:
         kinds = {*state.parts.values()}
         epochs = _EPOCHS & {*state.parts}
-        if "model" in kinds and any(
-            re.search(rf"""(?:start|begin|first|resume)\w*\s*=[^=\n]*["']{key}["']""", text)
-            or re.search(rf"""range\([^\n]*\[["']{key}["']\]""", text)
-            for key in epochs
-        ):
+        if "model" in kinds and any(_goes_on(text, key) for key in epochs):
             yield SourceFinding(
                 code=CODE,
                 message="a job goes on from this checkpoint's epoch, and the state of "

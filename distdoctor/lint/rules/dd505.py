@@ -123,9 +123,7 @@ def _exchanges(reading: Reading, scope: Scope) -> bool:
     ) or any(word in name for name in scope.words for word in ("reduce", "sync_grad"))
 
 
-def _lacks_forward(
-    scope: Scope, context: ast.With, acts: Sequence[Done]
-) -> bool:
+def _lacks_forward(scope: Scope, context: ast.With, acts: Sequence[Done]) -> bool:
     """Whether the model is called outside of the context, and never inside."""
     call = context.items[0].context_expr
     assert isinstance(call, ast.Call)

@@ -83,9 +83,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 "the limit is one of the scaled gradients",
                 at=line_of(scope, clip.call),
                 related=(line_of(scope, step.call, "here they are unscaled"),),
-                fix=inserted(
-                    scope.source, clip.statement, [f"{scaler}.unscale_({of})"]
-                )
+                fix=inserted(scope.source, clip.statement, [f"{scaler}.unscale_({of})"])
                 if not any(one.act is Act.UNSCALE for one in acts)
                 else None,
             )

@@ -35,7 +35,9 @@ from distdoctor.model.findings import Severity
 
 CODE = "DD531"
 
-_SCALED = re.compile(r"\*=?\s*(?:\w+\.)*(?:size|world_size|get_world_size)\b|size\(\)\s*\*")
+_SCALED = re.compile(
+    r"\*=?\s*(?:\w+\.)*(?:size|world_size|get_world_size)\b|size\(\)\s*\*"
+)
 
 
 def find(reading: Reading) -> Iterator[SourceFinding]:
