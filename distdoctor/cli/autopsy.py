@@ -107,10 +107,10 @@ def run(
     if living and columns is not None:
         raise click.UsageError("--columns goes with files and folders")
     if save is not None:
-        if not living or watch or report.output is not None:
+        if not living or watch or report.forms or report.output is not None:
             raise click.UsageError(
-                "--save goes with process numbers, --job or --all, and without --watch "
-                "and --output"
+                "--save goes with process numbers, --job or --all, and without "
+                "--watch, --format and --output"
             )
         _save(_which(pids, name, everything, native, worker_server), save)
         return

@@ -17,12 +17,7 @@ import click
 from click.core import ParameterSource
 
 from distdoctor.cli.check_options import CheckOptions, check_options
-from distdoctor.cli.options import (
-    Format,
-    Judged,
-    ReportOptions,
-    report_options,
-)
+from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.second_look import (
@@ -85,7 +80,7 @@ def run(
         )
         if job.own:
             leave_allocation()
-        divert = report.form != Format.TEXT and report.output is None
+        divert = report.diverts
         meanwhile = partial(_prepare, folder if record is None else None)
         interrupted = _watched(partial(_run, options, plan, again), divert, meanwhile)
         judgement = Judged.of_record(folder, kept=str(record or ""))
