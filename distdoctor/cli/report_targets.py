@@ -15,19 +15,10 @@ from distdoctor.report.formats import FORMATS, TEXT
 
 @dataclass(frozen=True, slots=True)
 class ReportTarget:
-    """A format, and the file that it is written to; None: standard output.
-
-    Raises:
-        BadParameter: The file cannot be written.
-    """
+    """A format, and the file that it is written to; None: standard output."""
 
     form: str
     path: Path | None = None
-
-    def __post_init__(self) -> None:
-        """See that it can be written: before minutes are spent on a report."""
-        if self.path is not None:
-            require_writable(self.path)
 
 
 def _read(
@@ -45,6 +36,8 @@ def _read(
             raise click.BadParameter(f"{form!r} is not one of {', '.join(FORMATS)}")
         if equals and not file:
             raise click.BadParameter(f"{word!r}: give a file behind the =")
+        if file:
+            require_writable(Path(file))  # before minutes are spent on a report
         found.append(ReportTarget(form, Path(file) if file else None))
     return tuple(found)
 
@@ -122,7 +115,7 @@ def require_writable(path: Path) -> None:
         with path.open("ab"):
             pass
         if is_new:
-            path.unlink()
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise click.BadParameter(
             f"{path} cannot be written: {error.strerror}; give another file"

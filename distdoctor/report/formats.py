@@ -25,8 +25,8 @@ class ReportedRun(Protocol):
         """What is to be said."""
 
     @property
-    def run(self) -> Run:
-        """Where rows of ranks and lines of source come from."""
+    def run(self) -> Run | None:
+        """Where rows of ranks and lines of source come from; None: it is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ def render_all(reported: Sequence[ReportedRun], _rendering: Rendering) -> str:
     """One report, or several as a session's; see `distdoctor.report.formats`."""
     first = reported[0]
     if len(reported) == 1:
-        return render(first.report, first.run)
+        return _indented(first.report)
     return render_session([one.report for one in reported], first.report.distdoctor)
 
 

@@ -6,9 +6,10 @@ It begins with a comment that nobody sees, by which a bot finds its own comment 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from distdoctor.analysis.causes import capital
-from distdoctor.model.run import named
+from distdoctor.model.run import Run, named
 from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.markdown_text import block, code, prose
 from distdoctor.report.schema import FindingData, LocationData, RaisedData, Report
@@ -34,7 +35,7 @@ _HEADS = {
 def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
     """Reports below each other, which are cut so that a comment can hold them."""
     room = MOST_BYTES - len(MARKER) - 200
-    parts = [MARKER]
+    parts = [MARKER] if reported else [MARKER, "## distdoctor", "No job was judged."]
     for number, one in enumerate(reported):
         left = len(reported) - number
         part = _section(one, rendering, room // left)
@@ -54,18 +55,18 @@ def _section(one: ReportedRun, rendering: Rendering, room: int) -> str:
     room -= sum(len(part.encode()) + 2 for part in parts)
     tail = [*_tail(report)]
     room -= sum(len(part.encode()) + 2 for part in tail)
-    blocks = [*map(_raised, report.raised), *map(_finding, report.findings)]
-    for number, part in enumerate(blocks):
+    blocks = chain(map(_raised, report.raised), map(_finding, report.findings))
+    for number, part in enumerate(blocks):  # made one by one: a report may have many
         size = len(part.encode()) + 2
         if size > room - 100:
-            left = len(blocks) - number
+            left = len(report.raised) + len(report.findings) - number
             parts.append(f"*And {left} more, which a comment has no room for.*")
             room -= 100
             break
         room -= size
         parts.append(part)
-    if report.findings or report.verdict != "well":
-        parts += _whole(one, rendering, min(room, _OF_TEXT))
+    if one.run is not None and (report.findings or report.verdict != "well"):
+        parts += _whole(report, one.run, rendering, min(room, _OF_TEXT))
     return "\n\n".join([*parts, *tail])
 
 
@@ -154,14 +155,14 @@ def _at(location: LocationData) -> str:
     return code(f"{location.file}{line}")
 
 
-def _whole(one: ReportedRun, rendering: Rendering, room: int) -> list[str]:
+def _whole(report: Report, run: Run, rendering: Rendering, room: int) -> list[str]:
     """The report for people as a block of code, as far as there is room."""
     from distdoctor.report import text  # rich: not for each format
 
     frame = len(_folded("The whole report", "").encode())
     if room < frame + _LEAST_OF_TEXT:
         return []
-    whole = text.render(one.report, one.run, verbose=rendering.verbose)
+    whole = text.render(report, run, verbose=rendering.verbose)
     return [_folded("The whole report", block(whole, room - frame))]
 
 

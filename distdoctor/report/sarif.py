@@ -34,7 +34,9 @@ _OF_FUNCTION = "::"  # between the file and the name of a test
 def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
     """Reports as one log; see `distdoctor.report.formats`."""
     reports = [one.report for one in reported]
-    return render(reports, rendering.manuals(), rendering.directory)
+    directory, root = rendering.directory, rendering.root
+    inside = root if root is not None and directory.is_relative_to(root) else None
+    return render(reports, rendering.manuals(), directory, inside)
 
 
 def render(

@@ -54,6 +54,7 @@ def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
             verbose=rendering.verbose,
         )
         for one in reported
+        if one.run is not None  # it is kept wherever people read
     )
 
 
