@@ -101,3 +101,11 @@ class HypothesisMissing(DistdoctorError, ImportError):
 
 class HorovodUnavailable(DistdoctorError):
     """Horovod cannot be built, installed or used where it was asked for."""
+
+
+class NotWell(DistdoctorError, AssertionError):
+    """A run that was to be well is not; the text is its report."""
+
+
+class FormatUnknown(DistdoctorError, ValueError):
+    """Reports are written in no format of that name."""
