@@ -254,7 +254,7 @@ class Examination:
         width = max(_NARROWEST, min(options.max_width, _WIDEST))
         colour = console.color_system is not None
         told = text.render(self._report, self._run, width=width, colour=colour)
-        yield Text.from_ansi(told, overflow="fold")
+        yield Text.from_ansi(told.rstrip("\n"), overflow="fold")
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,15 @@ def check(
             tidy(beside=folder)
             require_space(folder, needed)
         run_it = partial(_run, device=device, steps=steps, shorten=not (full or steps))
-        output = run_it(job, folder, budget_s=budget)
+        try:
+            output = run_it(job, folder, budget_s=budget)
+        except KeyboardInterrupt as interruption:
+            if any(folder.glob("*.journal")):
+                interruption.add_note(
+                    "distdoctor ended the job; what was seen until then: "
+                    f"distdoctor.examine({str(folder)!r})"
+                )
+            raise
         kept = str(record or "")
         judged = _judged(folder, kept)
 
