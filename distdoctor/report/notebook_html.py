@@ -39,6 +39,7 @@ _TICKS = re.compile(r"`([^`]+)`")
 
 _AROUND = 2  # lines of source shown before and after
 _FINDINGS = 20  # shown one by one
+_EXCERPTS = 2  # of the source, shown of a finding
 _LINES = 8  # of the source, told of a finding
 _GAPS = 12
 _LONGEST = 2000  # characters of a sentence
@@ -129,7 +130,7 @@ def _finding(finding: FindingData, run: Run) -> str:
     shown: set[tuple[str, int]] = set()
     for location in finding.locations:
         at = (location.file, location.line)
-        if at not in shown and len(shown) < 2:
+        if at not in shown and len(shown) < _EXCERPTS:
             shown.add(at)
             body += _source(location, run)
     cure = f"{finding.remedy} (distdoctor explain {finding.code})"
@@ -141,7 +142,8 @@ def _finding(finding: FindingData, run: Run) -> str:
 
 
 def _details(finding: FindingData) -> Iterator[str]:
-    for location in finding.locations[:_LINES]:
+    many = len(finding.locations) > _EXCERPTS  # else all of them have been shown
+    for location in finding.locations[: _LINES * many]:
         yield _at(location)
     if (more := len(finding.locations) - _LINES) > 0:
         yield f"and {more} more line{'s' * (more > 1)}"

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,6 +92,23 @@ def executed(client: BlockingKernelClient, code: str) -> dict[str, str]:
     return {**reply["content"], "printed": "".join(printed)}
 
 
+def endless_job(box: Box, client: BlockingKernelClient) -> str:
+    """Check a job that never ends, until it trains; the cell's identifier."""
+    box.write(ENDLESS)
+    assert executed(client, "import distdoctor")["status"] == "ok"
+    cell: str = client.execute('distdoctor.check("train.py", budget=200)')
+    wait_until(lambda: (box.folder / "ready-1").exists())
+    assert len(box.marked()) > 2
+    return cell
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
 def test_a_notebook_shows_what_ails_a_job_and_that_its_twin_is_well(
     box_of_notebooks: Box,
 ) -> None:
@@ -127,15 +144,8 @@ def test_an_interrupted_kernel_ends_the_job_and_can_be_used_again(
     box_of_notebooks: Box,
 ) -> None:
     box = box_of_notebooks
-    box.write(ENDLESS)
     with kernel(box.folder) as (manager, client):
-        assert executed(client, "import distdoctor")["status"] == "ok"
-        waiting = client.execute('distdoctor.check("train.py", budget=200)')
-        until = time.monotonic() + DEADLINE_S
-        while not (box.folder / "ready-1").exists():
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        assert len(box.marked()) > 2
+        waiting = endless_job(box, client)
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=DEADLINE_S)
         while reply["parent_header"].get("msg_id") != waiting:
@@ -147,3 +157,11 @@ def test_an_interrupted_kernel_ends_the_job_and_can_be_used_again(
             client, 'assert distdoctor.check("train.py", steps=0, budget=8).verdict'
         )
         assert reply_again["status"] == "ok", reply_again
+
+
+def test_a_kernel_that_is_killed_takes_the_job_with_it(box_of_notebooks: Box) -> None:
+    box = box_of_notebooks
+    with kernel(box.folder) as (manager, client):
+        endless_job(box, client)
+        manager.shutdown_kernel(now=True)
+        wait_until(lambda: not box.marked())
