@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 from drawn_reports import (
@@ -20,9 +19,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdoctor.report.github_annotations import MOST_OF_A_LEVEL, without_commands
+from distdoctor.report.plain_text import plain
 
 EVIL = "\n::error::owned\r\n%0A::stop-commands::x##[error]owned,line=9::"
 COMMAND = re.compile(r"::(?P<name>[a-z]+) (?P<properties>[^:\s][^:]*)::(?P<data>.*)")
+
+
+OF_DATA = {"%0D": "\r", "%0A": "\n", "%25": "%"}
+OF_VALUES = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}
+"""What the runner takes for what, in this order."""
+
+
+def unescaped(text: str, escapes: dict[str, str]) -> str:
+    for escape, meant in escapes.items():
+        text = text.replace(escape, meant)
+    return text
 
 
 def read(text: str) -> list[tuple[str, dict[str, str], str]]:
@@ -37,9 +48,9 @@ def read(text: str) -> list[tuple[str, dict[str, str], str]]:
         command = COMMAND.fullmatch(line)
         assert command is not None, line
         pairs = (each.partition("=") for each in command["properties"].split(","))
-        properties = {name: unquote(value) for name, _, value in pairs}
+        properties = {name: unescaped(value, OF_VALUES) for name, _, value in pairs}
         assert properties.keys() <= {"file", "line", "title"}
-        found.append((command["name"], properties, unquote(command["data"])))
+        found.append((command["name"], properties, unescaped(command["data"], OF_DATA)))
     return found
 
 
@@ -109,10 +120,15 @@ def test_more_than_github_shows_are_told_in_the_last_one() -> None:
 @given(st.text(st.characters(exclude_categories=())))
 @example(EVIL)
 @example("a" * 10_000)
+@example("%0A%25%2C")
 def test_any_text_stays_in_its_own_annotation(text: str) -> None:
     found = annotations(Hostile(text, verdict="unknown"))
     levels = [level for level, _, _ in found]
     assert levels == ["error"] * 3 + ["warning"] + ["notice"] * 2
+    told = "\n".join(map(plain, text.split("\n")))
+    for _, properties, message in found[1:2] + found[3:5]:  # the findings
+        assert properties["title"] == "DD108 skipped collective (proved)"
+        assert message.startswith(told[:1000])
 
 
 @given(st.text(st.characters(exclude_categories=())))
