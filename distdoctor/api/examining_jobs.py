@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.api.examination_result import Examination
-from distdoctor.errors import LaunchRefused, LeavingsMissing
+from distdoctor.errors import DistdoctorError, LaunchRefused, LeavingsMissing
 
 if TYPE_CHECKING:
     from distdoctor.cli.options import Judged
@@ -133,7 +133,8 @@ def check(
             keep_verdict(folder, verdict)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):
+        if wanted is None:
+            with suppress(OSError, DistdoctorError):
                 tidy(beside=folder)
     return _examination(judged, output)
 
