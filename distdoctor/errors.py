@@ -105,3 +105,11 @@ class HorovodUnavailable(DistdoctorError):
 
 class SourceMissing(DistdoctorError):
     """A file or folder is not there whose text is to be read."""
+
+
+class NotWell(DistdoctorError, AssertionError):
+    """A run that was to be well is not; the text is its report."""
+
+
+class FormatUnknown(DistdoctorError, ValueError):
+    """Reports are written in no format of that name."""

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--distdoctor-report",
         metavar="FILE",
-        help="write all that was found to a file, as .json or .sarif",
+        help="write all that was found to a file: .json, .sarif, .xml (JUnit), .md",
     )
     parser.addini(
         "distdoctor_timeout",

@@ -47,10 +47,12 @@ MAY_IMPORT = {
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
     "examination report judging",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
+    # It judges by the same ways as the commands.
+    "api": "errors model catalogue journal launch postmortem report cli",
     "testing": "model",
     "equivalence": "errors model journal probes",
     "__main__": "cli",
-    "__init__": "",
+    "__init__": "api",
     "reference_jobs": "",
     "fixtures": "equivalence",  # which users import, too
 }
@@ -65,6 +67,7 @@ MAY_USE = {
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
     "cli": "click rich",
+    "api": "rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard tensorflow mpi4py accelerate "
     "deepspeed ray",

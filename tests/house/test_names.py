@@ -43,6 +43,7 @@ OF_OBSERVATIONS = {"__init__", "drawing_syntax", "equivalence"}
 """What is no topic: what a room does its work with."""
 
 ROOMS = {
+    "api",
     "benchmarks",
     "cli",
     "compiled",
