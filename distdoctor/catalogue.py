@@ -42,6 +42,12 @@ def manuals() -> dict[str, Manual]:
     return {path.stem[:5].upper(): _manual(path) for path in _files()}
 
 
+def names_by_code() -> dict[str, str]:
+    """By code, the name of every check; none is read for that."""
+    stems = [path.stem for path in _files()]
+    return {stem[:5].upper(): stem[6:].replace("_", "-") for stem in stems}
+
+
 def manual_of(code: str) -> Manual:
     """The manual of one check, read from its source and not imported.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.cli.completed_words import jobs
 from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.ras_option import ask_ras, ras_option
 from distdoctor.errors import LeavingsMissing
@@ -24,7 +25,13 @@ _AT_MOST_S = 3600.0
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH|PID]...")
+@click.argument(
+    "paths",
+    nargs=-1,
+    type=click.Path(),
+    metavar="[PATH|PID]...",
+    shell_complete=jobs,
+)
 @click.option("--job", "name", default="", help="Jobs with this in their command line.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of this user.")
 @click.option(
