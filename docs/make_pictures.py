@@ -4,8 +4,8 @@ python docs/make_pictures.py           draws them from the drawings that lie the
 python docs/make_pictures.py --run     runs the jobs first, and keeps their calls
 python docs/make_pictures.py DRAWING TARGET.svg     lines up the calls of any drawing
 
-What stands in a picture is worked out from its drawing by the analysis that judges runs:
-which calls were not issued, who waits for whom, and who can never go on.
+What stands in a picture is worked out from its drawing by the analysis that judges
+runs: which calls were not issued, who waits for whom, and who can never go on.
 """
 
 from __future__ import annotations
@@ -163,9 +163,7 @@ def _standing(run: Run, row: int) -> tuple[tuple[str, str], str]:
 def waiting(run: Run) -> str:
     """The graph of waits: red are ranks that can never go on again."""
     stuck = standstill(run).waits
-    rows = [
-        row for row in range(len(run.calls)) if run.calls["state"][row] in BLOCKED
-    ]
+    rows = [row for row in range(len(run.calls)) if run.calls["state"][row] in BLOCKED]
     middle, radius, size, height = 190.0, 120.0, 380, 320
     places = {
         rank: (
@@ -232,7 +230,12 @@ def _box(x: float, y: float, width: int, height: int, colours: tuple[str, str]) 
 
 
 def _text(
-    x: float, y: float, text: str, colour: str, anchor: str = "middle", halo: bool = False
+    x: float,
+    y: float,
+    text: str,
+    colour: str,
+    anchor: str = "middle",
+    halo: bool = False,
 ) -> str:
     around = ""
     if halo:  # so that a line behind the letters does not strike them through

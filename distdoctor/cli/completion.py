@@ -9,8 +9,8 @@ _VARIABLE = "_DISTDOCTOR_COMPLETE"
 
 
 @click.command(
-    epilog="Put it where the shell reads it when it starts: `distdoctor completion bash "
-    ">> ~/.bashrc`, and likewise for zsh (~/.zshrc) and fish "
+    epilog="Put it where the shell reads it when it starts: `distdoctor completion "
+    "bash >> ~/.bashrc`, and likewise for zsh (~/.zshrc) and fish "
     "(~/.config/fish/completions/distdoctor.fish)."
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -1,4 +1,4 @@
-"""A page per disease: its manual, and its patient's code with the disease and without."""
+"""A page per disease: its manual, and code with the disease and without."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from distdoctor.catalogue import every_check
-from distdoctor.model.declare import Check
 from patient_excerpts import Excerpt, Patient, patient
 from patient_states import StateUnreadable
+
+from distdoctor.catalogue import every_check
+from distdoctor.model.declare import Check
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -97,11 +98,11 @@ def _page(check: Check, found: Patient | str | None) -> str:
         _section("Why it matters", sections["Why it matters"]),
         *_code(check, found),
         _section("Remedy", sections["Remedy"]),
-        "## How it is told\n\nEach drawing is a test: the check must give it the verdict "
-        "under which it stands. [Drawings](../drawings.md) tells how to read them.\n",
+        "## How it is told\n\nEach drawing is a test: the check must give it the "
+        "verdict under which it stands. [Drawings](../drawings.md) tells how to read them.\n",
     ]
-    for title in ("Sick", "Well", "Unknown"):
-        parts.append(_section(title, sections[title], level=3))
+    verdicts = ("Sick", "Well", "Unknown")
+    parts += [_section(one, sections[one], level=3) for one in verdicts]
     parts += [_section(one, sections[one]) for one in ("Known problems", "References")]
     return "\n".join(parts)
 
@@ -121,7 +122,7 @@ def _code(check: Check, found: Patient | str | None) -> Iterator[str]:
         return
     if isinstance(found, str):
         yield "## Bad and good code\n"
-        yield "With `sick` as its argument it has the disease, with `well` it does not:\n"
+        yield "As `script.py sick` it has the disease, as `script.py well` it has not:\n"
         yield f"```python\n{found.strip()}\n```\n"
         return
     ranks = f"on {found.ranks} rank{'s' * (found.ranks > 1)}"
@@ -134,8 +135,9 @@ def _code(check: Check, found: Patient | str | None) -> Iterator[str]:
     yield _block(found.well)
     yield (
         f"The whole scripts, which run {ranks}: [bad]({base}_bad.py) and "
-        f"[good]({base}_good.py). They are made of the check's patient, which the tests "
-        "run in both states: the disease is found in the one, and nothing in the other.\n"
+        f"[good]({base}_good.py). They are made of the check's patient, which the "
+        "tests run in both states: the disease is found in the one, and nothing in the "
+        "other.\n"
     )
 
 

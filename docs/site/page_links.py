@@ -31,9 +31,7 @@ def linked(markdown: str, page: str, source: str) -> str:
         path, anchor = match[1], match[2] or ""
         if not path:
             return match[0]
-        target = posixpath.normpath(
-            posixpath.join(posixpath.dirname(source), path)
-        )
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         here = posixpath.dirname(page) or "."
         place, anchor = _place(target, anchor)
         return f"]({posixpath.relpath(place, here)}{anchor})"

@@ -1,4 +1,4 @@
-"""Shows of a patient's two programs what matters: where they differ, and the culprits."""
+"""Shows of a patient's two programs what matters: differences, and culprits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def _excerpt(
         last = number
     return Excerpt(
         "\n".join(text).strip("\n"),
-        tuple(numbers[n] for n in sorted(most) if n in numbers and lines[n - 1].strip()),
+        tuple(
+            numbers[n] for n in sorted(most) if n in numbers and lines[n - 1].strip()
+        ),
         program,
     )
 
@@ -147,9 +149,12 @@ def _headers(tree: ast.Module, matter: set[int]) -> set[int]:
 
 
 def _definitions(tree: ast.Module, most: set[int], lines: list[str]) -> set[int]:
-    """The lines of what is defined in the program, and named in the lines that matter."""
+    """The lines of definitions in the program that the lines that matter name."""
     words = {
-        word for n in most if n <= len(lines) for word in re.findall(r"\w+", lines[n - 1])
+        word
+        for n in most
+        if n <= len(lines)
+        for word in re.findall(r"\w+", lines[n - 1])
     }
     found: set[int] = set()
     for node in tree.body:

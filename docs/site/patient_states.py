@@ -23,6 +23,10 @@ class StateUnreadable(Exception):
     """A patient asks for its state in a way that is not understood."""
 
 
+_Node = ast.stmt | ast.expr | ast.arg | ast.keyword
+"""What has a place in the source."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Edit:
     begin: int
@@ -73,17 +77,17 @@ class _Text:
         for line in lines:
             self._starts.append(self._starts[-1] + len(line))
 
-    def begin(self, node: Any) -> int:
-        return self._starts[node.lineno - 1] + int(node.col_offset)
+    def begin(self, node: _Node) -> int:
+        return self._starts[node.lineno - 1] + node.col_offset
 
-    def end(self, node: Any) -> int:
-        return self._starts[node.end_lineno - 1] + int(node.end_col_offset)
+    def end(self, node: _Node) -> int:
+        return self._starts[_last(node) - 1] + (node.end_col_offset or 0)
 
-    def line_begin(self, node: Any) -> int:
+    def line_begin(self, node: _Node) -> int:
         return self._starts[node.lineno - 1]
 
-    def line_end(self, node: Any) -> int:
-        return self._starts[node.end_lineno]
+    def line_end(self, node: _Node) -> int:
+        return self._starts[_last(node)]
 
     def between(self, begin: int, end: int) -> str:
         return self._raw[begin:end].decode()
@@ -97,6 +101,10 @@ class _Text:
             parts += [self.between(at, edit.begin), edit.text]
             at = edit.end
         return "".join([*parts, self.between(at, end)])
+
+
+def _last(node: _Node) -> int:
+    return node.end_lineno or node.lineno
 
 
 class _Answering(_Text):
@@ -131,7 +139,9 @@ class _Answering(_Text):
             self._in_body(node)
             return
         if self.between(self.begin(node), self.begin(node) + 4) == "elif":
-            raise StateUnreadable(f"line {node.lineno}: an elif that asks for the state")
+            raise StateUnreadable(
+                f"line {node.lineno}: an elif that asks for the state"
+            )
         taken = node.body if value else node.orelse
         for child in taken:
             if isinstance(child, ast.If):
@@ -250,9 +260,7 @@ class _Removing(_Text):
                 name = node.func.id if isinstance(node.func, ast.Name) else ""
                 if name in ours:
                     given: list[Any] = [*node.args, *node.keywords]
-                    yield from self._without(
-                        given, [_hands_on(one) for one in given]
-                    )
+                    yield from self._without(given, [_hands_on(one) for one in given])
             elif isinstance(node, ast.Tuple):
                 hand_on = [_hands_on(one) for one in node.elts]
                 if hand_on == [False, True]:  # a tuple of one keeps its comma
@@ -287,7 +295,9 @@ def _hands_on(node: Any) -> bool:
 def _knows_all_its_names(source: str) -> bool:
     """Whether nothing asks for a state any more."""
     text = ast.unparse(ast.parse(source))
-    return not re.search(r"(?<!\.)\b(state|STATE)\b|self\.state\b", _without_strings(text))
+    return not re.search(
+        r"(?<!\.)\b(state|STATE)\b|self\.state\b", _without_strings(text)
+    )
 
 
 def _without_strings(text: str) -> str:

@@ -10,8 +10,8 @@ from distdoctor.report import machine_report, schema
 _API = """\
 # What is imported
 
-What tests and programs may import of distdoctor. All else may change from one release to
-the next.
+What tests and programs may import of distdoctor. All else may change from one release
+to the next.
 
 ## distdoctor.testing
 
@@ -44,8 +44,8 @@ added to them; none is ever renamed or removed.
 
 | schema | is written by | told in |
 |---|---|---|
-| [`distdoctor.report/1`](schemas/report.json) | `distdoctor check`, `examine`, `autopsy`, `nccl` | [report.md](report.md) |
-| [`distdoctor.env/1`](schemas/env.json) | `distdoctor env` | [env.md](env.md) |
+| [`distdoctor.report/1`](schemas/report.json) | whatever judges a job | [report](report.md) |
+| [`distdoctor.env/1`](schemas/env.json) | `distdoctor env` | [env](env.md) |
 """
 
 

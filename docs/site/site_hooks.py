@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from command_pages import command_reference
+from disease_pages import disease_files, nav
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
-from command_pages import command_reference
-from disease_pages import disease_files, nav
 from page_links import TOP_PAGES, linked
 from reference_pages import reference_files
 
@@ -19,6 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 _SOURCES = ("reference_jobs",)
 """Folders to whose programs the documents lead."""
+
+_NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -43,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             text = program.read_text(encoding="utf-8")
             name = program.relative_to(ROOT)
             made[f"sources/{name}.md"] = (
-                f"---\nsearch:\n  exclude: true\n---\n# {name}\n\n````python\n{text}````\n"
+                f"{_NOT_SEARCHED}# {name}\n\n````python\n{text}````\n"
             )
     for path, content in made.items():
         there = files.get_file_from_path(path)
