@@ -99,7 +99,8 @@ def _page(check: Check, found: Patient | str | None) -> str:
         *_code(check, found),
         _section("Remedy", sections["Remedy"]),
         "## How it is told\n\nEach drawing is a test: the check must give it the "
-        "verdict under which it stands. [Drawings](../drawings.md) tells how to read them.\n",
+        "verdict under which it stands. [Drawings](../drawings.md) tells how to read "
+        "them.\n",
     ]
     verdicts = ("Sick", "Well", "Unknown")
     parts += [_section(one, sections[one], level=3) for one in verdicts]
@@ -122,7 +123,7 @@ def _code(check: Check, found: Patient | str | None) -> Iterator[str]:
         return
     if isinstance(found, str):
         yield "## Bad and good code\n"
-        yield "As `script.py sick` it has the disease, as `script.py well` it has not:\n"
+        yield "As `script.py sick` it has the disease; as `script.py well`, not:\n"
         yield f"```python\n{found.strip()}\n```\n"
         return
     ranks = f"on {found.ranks} rank{'s' * (found.ranks > 1)}"

@@ -44,7 +44,7 @@ added to them; none is ever renamed or removed.
 
 | schema | is written by | told in |
 |---|---|---|
-| [`distdoctor.report/1`](schemas/report.json) | whatever judges a job | [report](report.md) |
+| [`distdoctor.report/1`](schemas/report.json) | reports | [report](report.md) |
 | [`distdoctor.env/1`](schemas/env.json) | `distdoctor env` | [env](env.md) |
 """
 

@@ -1,0 +1,91 @@
+"""The commands in the documents, each run in a folder with what it needs."""
+
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from horovod_leavings import RECORDED
+from launchers import skip_without
+from mixed_leavings import (
+    kernel_killed,
+    killed,
+    nccl_log,
+    raised_key_error,
+    steps_of,
+    write_stacks,
+)
+from told_answers import RUN
+from told_commands import ROOT
+
+_LONGEST_S = 400
+
+_LINKED = ("docs", "fixtures", "tests", "pyproject.toml")
+"""What commands for whoever works on distdoctor find in the clone."""
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """A folder with jobs, and with what others have left."""
+    for job in (ROOT / "tests" / "shared" / "told_jobs").glob("*.py"):
+        shutil.copy(job, tmp_path)
+    said = steps_of() + raised_key_error(5)
+    (tmp_path / "slurm-4711.out").write_text(said)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.log").write_text(said)
+    (tmp_path / "job.log.gz").write_bytes(
+        gzip.compress((steps_of() + killed(5, 4005)).encode())
+    )
+    (tmp_path / "dmesg.txt").write_text(kernel_killed(4005))
+    (tmp_path / "job.log").write_text(nccl_log(0, range(8)))
+    write_stacks(tmp_path / "stacks", stuck=5)
+    with tarfile.open(ROOT / "tests" / "records" / "version_2.tar.xz") as packed:
+        packed.extractall(tmp_path / "runs", filter="data")
+    shutil.copytree(next((tmp_path / "runs").iterdir()), tmp_path / "DIR")
+    (tmp_path / "scratch").mkdir()
+    timeline = next(RECORDED.glob("*.json"))
+    shutil.copy(timeline, tmp_path / "scratch" / "timeline.json")
+    shutil.copy(timeline.with_suffix(".out"), tmp_path / "job.out")
+    (tmp_path / ".config" / "fish" / "completions").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [*RUN], ids=lambda text: text.replace("\n", " "))
+def test_it_does_what_it_is_told_for(prepared: Path, command: str) -> None:
+    if "horovodrun" in command:
+        skip_without("horovod.torch")
+        shutil.copy(
+            ROOT / "reference_jobs" / "horovod_training.py", prepared / "train.py"
+        )
+    if any(f"{name}/" in command for name in _LINKED):
+        for name in _LINKED:
+            (prepared / name).symlink_to(ROOT / name)
+    bin_ = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "HOME": str(prepared),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(prepared / "cache"),
+    }
+    job = subprocess.Popen(
+        ["bash", "-c", command.replace("/scratch/", f"{prepared}/scratch/")],
+        cwd=prepared,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = job.communicate(timeout=_LONGEST_S)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode in RUN[command], said
+    assert "Traceback" not in said or "autopsy" in command, said
