@@ -213,7 +213,8 @@ def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judge
         raise LeavingsMissing(
             f"{', '.join(paths)}: nothing in it tells of a job; "
             f"{len(evidence.left_out)} files are of no kind that is known, "
-            f"{len(evidence.unreadable)} could not be read"
+            f"{len(evidence.unreadable)} could not be read; give the folder that the "
+            "job wrote to"
         )
     manifest = manifest_of(evidence, paths, str(Path.cwd()))
     return judge_run(run_of(evidence), manifest)

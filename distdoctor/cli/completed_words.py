@@ -45,29 +45,12 @@ def jobs(
     _context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Processes of this user that are ranks or start some; else any file."""
-    import os
-
-    import psutil
-
+    from distdoctor.launch.running_ranks import running_ranks
     from distdoctor.report.plain_text import plain
 
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.uids().real != os.getuid() or process.pid == os.getpid():
-                continue
-            words = process.cmdline()
-            if not _starts_ranks(words) and "RANK" not in process.environ():
-                continue
-        except psutil.Error:
-            continue
-        shown = plain(" ".join(words))[:_LONGEST]
-        found.append(CompletionItem(str(process.pid), help=shown))
-    fitting = [one for one in found if one.value.startswith(begun)]
+    fitting = [
+        CompletionItem(str(pid), help=plain(" ".join(words))[:_LONGEST])
+        for pid, words in running_ranks()
+        if str(pid).startswith(begun)
+    ]
     return [CompletionItem(begun, type="file"), *fitting]
-
-
-def _starts_ranks(words: list[str]) -> bool:
-    """Whether a command line is that of a launcher."""
-    names = {word.rpartition("/")[2] for word in words[:4]}
-    return bool(names & {"torchrun", "torch.distributed.run", "horovodrun", "mpirun"})

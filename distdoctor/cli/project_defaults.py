@@ -30,6 +30,6 @@ def check_defaults() -> dict[str, Any]:
     for word in settings.check.keys() - names.keys():
         raise LaunchRefused(
             f"{settings.path}: [tool.distdoctor.check] has `{word}`, and `distdoctor "
-            f"check` has no option --{word}"
+            f"check` has no option --{word}; `distdoctor check --help` lists them"
         )
     return {str(names[word]): value for word, value in settings.check.items()}

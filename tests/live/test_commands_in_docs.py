@@ -48,7 +48,7 @@ def prepared(tmp_path: Path) -> Path:
         packed.extractall(tmp_path / "runs", filter="data")
     shutil.copytree(next((tmp_path / "runs").iterdir()), tmp_path / "DIR")
     (tmp_path / "scratch").mkdir()
-    timeline = next(RECORDED.glob("*.json"))
+    timeline = RECORDED / "mid2.json"
     shutil.copy(timeline, tmp_path / "scratch" / "timeline.json")
     shutil.copy(timeline.with_suffix(".out"), tmp_path / "job.out")
     (tmp_path / ".config" / "fish" / "completions").mkdir(parents=True)
