@@ -108,8 +108,8 @@ class NodeAgent:
                 raise LaunchRefused(f"the head does not take this node: {message.why}")
         raise LaunchRefused(
             f"the head did not answer for {wait_s:.0f} s; see that it is there, that "
-            "the address is right and can be reached from this node, and that the token "
-            "is the same"
+            "the address is right, that it can be reached from this node, and that the "
+            "token is the same"
         )
 
     def asked(self) -> None:

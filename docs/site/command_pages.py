@@ -47,13 +47,13 @@ def _section(
     records = [
         record
         for parameter in command.get_params(context)
-        if (record := parameter.get_help_record(context)) is not None
+        if (record := parameter.get_help_record(context)) and record[1]
     ]
     if records:
         yield "| option | meaning |"
         yield "|---|---|"
         for names, meaning in records:
-            yield f"| `{names}` | {_cell(meaning)} |".replace("||", r"\|")
+            yield f"| `{names}` | {_cell(meaning)} |"
         yield ""
     if isinstance(command, click.Group):
         yield "Commands: " + ", ".join(

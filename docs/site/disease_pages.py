@@ -45,11 +45,18 @@ def disease_files() -> Iterator[tuple[str, str]]:
                 yield f"{base}_good.py", found.well.program
 
 
-def nav() -> list[dict[str, str]]:
-    """The pages, for the navigation: code and name of each."""
+def nav() -> list[dict[str, list[dict[str, str]]]]:
+    """The pages, for the navigation: by family, code and name of each."""
     return [
-        {f"{one.code} {one.disease}": f"checks/{one.code.lower()}.md"}
-        for one in every_check()
+        {
+            title: [
+                {f"{one.code} {one.disease}": f"checks/{one.code.lower()}.md"}
+                for one in every_check()
+                if one.code[2] == family
+            ]
+        }
+        for family, title in _MAKE_CHECKS.FAMILIES.items()
+        if any(one.code[2] == family for one in every_check())
     ]
 
 

@@ -40,8 +40,8 @@ _NAMES = ("Horovod", "DISTDOCTOR_", "NCCL", "CUDA")
 _DO = re.compile(
     r"\b(give|set|use|install|installs|name|run|call|change|clear|close|compare|let|"
     r"lists|builds|brings|see|start|starts|goes with|put|remove|switch|ask|leave|"
-    r"is for|are for|stand in|is to|are to|takes|needs|need|make|activate|look|record|copy|"
-    r"reads|judged by|known are|it has|those are|pip install|from \d)\b"
+    r"is for|are for|stand in|is to|are to|takes|needs|need|make|activate|look|record|"
+    r"copy|reads|judged by|known are|it has|those are|pip install|from \d)\b"
 )
 """Words by which a message says what to do, or what would do."""
 

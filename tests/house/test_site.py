@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import subprocess
@@ -11,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from built_site import build
 from patient_excerpts import patient
 from patient_states import in_state, marked_lines, without_marks
 
@@ -45,21 +45,6 @@ class Page(HTMLParser):
             self.loaded.append(given[name])
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
-
-
-def build(folder: Path) -> Path:
-    """The site, as a gate builds it; a warning is an error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 def test_the_site_is_whole_and_asks_no_other_host(tmp_path: Path) -> None:
