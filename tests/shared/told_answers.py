@@ -31,7 +31,9 @@ RUN: dict[str, tuple[int, ...]] = {
     "distdoctor check -- horovodrun -np 2 python train.py": (0,),
     "distdoctor check fixtures/patients/dd313_contradicting_flags.py -- sick": (0,),
     "distdoctor record -- torchrun --nproc-per-node 4 train.py": (0,),
-    "distdoctor record --to /scratch/last-night -- python train.py": (0,),
+    "distdoctor record --to /scratch/last-night -- python spawns_its_own_ranks.py": (
+        0,
+    ),
     "distdoctor explain DD313": (0,),
     "distdoctor env": (0,),
     "distdoctor completion bash >> ~/.bashrc": (0,),
