@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
 
 TOP_PAGES = {
     "README.md": "index.md",
@@ -14,8 +18,17 @@ TOP_PAGES = {
 }
 """By the path in the repository, the page that a document outside of docs/ becomes."""
 
-_LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(\[[\w./]+\.md)?\]\((?!\w+:)([^)\s#]*)(#[^)\s]*)?\)")
+"""The end of a link; its beginning, too, where its text is the name of a document."""
+
 _CHECK = re.compile(r"#dd\d{3}")
+
+
+@cache
+def title_of(document: str) -> str:
+    """The heading of a document; of a long one, what stands before its colon."""
+    first = (ROOT / document).read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("# ").partition(":")[0]
 
 
 def linked(markdown: str, page: str, source: str) -> str:
@@ -28,13 +41,15 @@ def linked(markdown: str, page: str, source: str) -> str:
     """
 
     def of_site(match: re.Match[str]) -> str:
-        path, anchor = match[1], match[2] or ""
+        text, path, anchor = match[1] or "", match[2], match[3] or ""
         if not path:
             return match[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         here = posixpath.dirname(page) or "."
         place, anchor = _place(target, anchor)
-        return f"]({posixpath.relpath(place, here)}{anchor})"
+        if text and (ROOT / target).is_file():
+            text = f"[{title_of(target)}"
+        return f"{text}]({posixpath.relpath(place, here)}{anchor})"
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(

@@ -31,9 +31,11 @@ They are there once distdoctor is installed, and need no import.
 
 ::: distdoctor.pytest_plugin.fixtures
     options:
-      filters: ["!^_", "!^is_rank$"]
+      filters: ["!^_", "!^is_rank$", "!^Seat$"]
 
 ::: distdoctor.pytest_plugin.scripts
+    options:
+      filters: ["!^_", "!^pytest_", "!^tidy$"]
 """
 
 _SCHEMAS = """\
