@@ -42,8 +42,8 @@ def manuals() -> dict[str, Manual]:
     return {path.stem[:5].upper(): _manual(path) for path in _files()}
 
 
-def names() -> dict[str, str]:
-    """By code, what every check is called, in words."""
+def names_by_code() -> dict[str, str]:
+    """By code, what every check is called, in words; none is read for that."""
     return {path.stem[:5].upper(): path.stem[6:].replace("_", " ") for path in _files()}
 
 

@@ -223,14 +223,14 @@ class Examination:
         return file
 
     def _rendered(self, form: str, *, strict: bool, verbose: bool) -> str:
-        from distdoctor.catalogue import manuals, names
+        from distdoctor.catalogue import manuals, names_by_code
 
         if form not in FORMATS:
             raise FormatUnknown(f"no format {form!r}: there are {', '.join(FORMATS)}")
         rendering = Rendering(
             directory=self._directory,
             manuals=manuals,
-            names=names(),
+            names=names_by_code(),
             strict=strict,
             verbose=verbose,
         )

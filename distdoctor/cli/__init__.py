@@ -40,6 +40,7 @@ _COMMANDS = {
         "columns",
         "Keep flight recorder dumps as columns (Parquet), and judge them.",
     ),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
     "env": ("env", "Say what this machine can do for a job under watch."),
     "examine": ("examine", "Judge a kept record again, or traces of torch.profiler."),
     "explain": ("explain", "Print the manual of a check, or the list of all."),

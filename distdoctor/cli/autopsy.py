@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.cli.completed_words import jobs
 from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.ras_option import ask_ras, ras_option
 from distdoctor.errors import LeavingsMissing
@@ -24,7 +25,13 @@ _AT_MOST_S = 3600.0
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH|PID]...")
+@click.argument(
+    "paths",
+    nargs=-1,
+    type=click.Path(),
+    metavar="[PATH|PID]...",
+    shell_complete=jobs,
+)
 @click.option("--job", "name", default="", help="Jobs with this in their command line.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of this user.")
 @click.option(
@@ -223,7 +230,8 @@ def judged_leavings(
         raise LeavingsMissing(
             f"{', '.join(paths)}: nothing in it tells of a job; "
             f"{len(evidence.left_out)} files are of no kind that is known, "
-            f"{len(evidence.unreadable)} could not be read"
+            f"{len(evidence.unreadable)} could not be read; give the folder that the "
+            "job wrote to"
         )
     manifest = manifest_of(evidence, paths, str(Path.cwd()))
     return judge_run(run_of(evidence), manifest)

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
+from distdoctor.cli.completed_words import kept_records
 from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.errors import LeavingsMissing
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FOLDER|TRACE...")
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER|TRACE...",
+    shell_complete=kept_records,
+)
 @report_options
 def run(paths: tuple[str, ...], report: ReportOptions) -> None:
     """Judge a run again that `check --record FOLDER` has kept.

@@ -226,7 +226,7 @@ def rendered(
 ) -> str:
     """Reports as one text, fit for where it goes."""
     # Here, so that --help does not wait for what writes reports.
-    from distdoctor.catalogue import manuals, names
+    from distdoctor.catalogue import manuals, names_by_code
     from distdoctor.report.formats import ENCODED, Rendering, render
     from distdoctor.report.page import spelled
 
@@ -237,7 +237,7 @@ def rendered(
         directory=Path.cwd(),
         root=Path(workspace) if workspace else None,
         manuals=manuals,
-        names=names(),
+        names=names_by_code(),
         strict=options.strict,
         allow_incomplete=options.allow_incomplete,
         verbose=options.verbose,

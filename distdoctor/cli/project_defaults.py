@@ -32,7 +32,7 @@ def check_defaults() -> dict[str, Any]:
     for word in settings.check.keys() - options.keys():
         raise LaunchRefused(
             f"{settings.path}: [tool.distdoctor.check] has `{word}`, and `distdoctor "
-            f"check` has no option --{word}"
+            f"check` has no option --{word}; `distdoctor check --help` lists them"
         )
     defaults: dict[str, Any] = {}
     for word, value in settings.check.items():

@@ -80,11 +80,11 @@ def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:
     """
     form = _FORMS.get(path.suffix.lower())
     if form is not None:
-        from distdoctor.catalogue import manuals, names
+        from distdoctor.catalogue import manuals, names_by_code
         from distdoctor.report.formats import Rendering, render
 
         rendering = Rendering(
-            directory=Path.cwd(), root=root, manuals=manuals, names=names()
+            directory=Path.cwd(), root=root, manuals=manuals, names_by_code=names()
         )
         text = render(form, [_WithoutRun(report) for report in reports], rendering)
     else:

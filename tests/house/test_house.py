@@ -19,7 +19,10 @@ ROOT = Path(__file__).parent.parent.parent
 MUST_STAND_AT_THE_TOP = {"distdoctor", "checks", "fixtures", "reference_jobs", "tests"}
 MUST_STAND_AT_THE_TOP |= {"pyproject.toml", "README.md"}
 MAY_STAND_AT_THE_TOP = {"benchmarks", "docs", ".ci", ".gitignore"}
-MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"}
+MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"}
+# Where mkdocs, GitHub, GitLab, pre-commit and Docker look for theirs.
+MAY_STAND_AT_THE_TOP |= {"mkdocs.yml", "action.yml", "templates"}
+MAY_STAND_AT_THE_TOP |= {".pre-commit-hooks.yaml", "Dockerfile", ".dockerignore"}
 LEFT_BY_TOOLS = re.compile(
     r"\.git|\.venv|\.benchmarks|\..*_cache|\.hypothesis|build|dist|\S+egg-info"
 )

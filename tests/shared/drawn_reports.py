@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distdoctor.catalogue import every_check, manuals, names
+from distdoctor.catalogue import every_check, manuals, names_by_code
 from distdoctor.examination.concluding import conclude
 from distdoctor.examination.examining import examine
 from distdoctor.examination.waivers import waive
@@ -165,5 +165,5 @@ def written(form: str, *reported: Drawn | Hostile, **how: bool | Path) -> str:
         how: Fields of `Rendering`.
     """
     given = {"directory": Path("/repo/jobs"), **how}
-    rendering = Rendering(manuals=manuals, names=names(), **given)  # type: ignore[arg-type]
+    rendering = Rendering(manuals=manuals, names_by_code=names(), **given)  # type: ignore[arg-type]
     return render(form, reported, rendering)
