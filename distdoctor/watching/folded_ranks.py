@@ -33,10 +33,12 @@ class RankRow:
     Attributes:
         ranks: Ascending.
         members: What is known of each.
+        alike: How many ranks of those that are shown do as they do.
     """
 
     ranks: tuple[int, ...]
     members: tuple[WatchedRank, ...]
+    alike: int = 1
 
     @property
     def first(self) -> WatchedRank:
@@ -93,10 +95,12 @@ def rows_of(
     shown = [one for one in ranks if matches(one, only)]
     alike: dict[object, list[WatchedRank]] = {}
     for one in shown:
-        alike.setdefault(_kind(one) if folded else one.rank, []).append(one)
-    rows = [
-        RankRow(tuple(one.rank for one in some), tuple(some)) for some in alike.values()
-    ]
+        alike.setdefault(_kind(one), []).append(one)
+    rows = []
+    for some in alike.values():
+        for part in [some] if folded else [[one] for one in some]:
+            numbers = tuple(one.rank for one in part)
+            rows.append(RankRow(numbers, tuple(part), len(some)))
     keys: dict[RowOrder, Callable[[RankRow], tuple[float, float]]] = {
         RowOrder.ODD: _oddness,
         RowOrder.RANK: lambda _row: (0.0, 0.0),
@@ -118,7 +122,7 @@ def _kind(one: WatchedRank) -> tuple[object, ...]:
 
 
 def _oddness(row: RankRow) -> tuple[float, float]:
-    return float(_ODD.get(row.first.doing, 6)), float(len(row.ranks))
+    return float(_ODD.get(row.first.doing, 6)), float(row.alike)
 
 
 def _slowness(row: RankRow) -> tuple[float, float]:

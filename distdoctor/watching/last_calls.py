@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from distdoctor.journal.format import RecordKind
 from distdoctor.journal.texts import Tables
 from distdoctor.model.operations import OPERATIONS
@@ -17,6 +19,9 @@ _BECAME = {
     int(RecordKind.REISSUE): "issued",
 }
 
+_NUMBERS = 2  # cells of numbers, which end alike
+_LONGEST_S = 1e7
+
 
 def lines_of(one: FollowedRank, tables: Tables, labels: list[str]) -> list[str]:
     """What it has called, the last call at the end.
@@ -26,29 +31,36 @@ def lines_of(one: FollowedRank, tables: Tables, labels: list[str]) -> list[str]:
         tables: Of the run.
         labels: Names of groups, by their numbers in the tables.
     """
-    became: dict[int, tuple[str, int]] = {}
-    for kind, call, at_ns in zip(
-        one.tail.recent["kind"].tolist(),
-        one.tail.recent["call"].tolist(),
-        one.tail.recent["time_ns"].tolist(),
-        strict=True,
+    became: dict[int, str] = {}
+    recent = one.tail.recent
+    for kind, call in zip(
+        recent["kind"].tolist(), recent["call"].tolist(), strict=True
     ):
         if kind in _BECAME:
-            became[call] = _BECAME[kind], at_ns
-    lines = []
+            became[call] = _BECAME[kind]
+    cells = []
+    now_ns = time.monotonic_ns()
     for made in one.tail.made:
         group = one.group(int(made["group"]))
         op = int(made["op"])
         place = tables.place("\n".join(one.text(int(made["site"])).split("\n")[:3]))
-        word, at_ns = became.get(int(made["call"]), ("entered", 0))
-        took = (at_ns - int(made["time_ns"])) / 1e6 if at_ns else None
-        on = labels[group] if 0 <= group < len(labels) else ""
         ordinal = int(made["ordinal"])
-        lines.append(
-            f"{ordinal if 0 < ordinal < 1 << 31 else '':>6} "
-            f"{OPERATIONS[op].name if op < len(OPERATIONS) else '?':<22} "
-            f"{on:<14} {word:<10} "
-            f"{'' if took is None else f'{took:9.1f} ms':>12}  "
-            f"{place or ''}"
+        ago_s = (now_ns - int(made["time_ns"])) / 1e9
+        cells.append(
+            (
+                f"{ago_s:.1f} s ago" if one.is_here and 0 <= ago_s < _LONGEST_S else "",
+                str(ordinal) if 0 < ordinal < 1 << 31 else "",
+                OPERATIONS[op].name if op < len(OPERATIONS) else "?",
+                labels[group] if 0 <= group < len(labels) else "",
+                became.get(int(made["call"]), "entered"),
+                str(place or ""),
+            )
         )
-    return lines
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number < _NUMBERS else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    ]

@@ -95,6 +95,11 @@ class ProcessWatch:
             job.ranks = kept
         return job
 
+    @property
+    def title(self) -> str:
+        """The job, in a line."""
+        return self._name()
+
     def look(self) -> Snapshot:
         """Look once."""
         begun = time.monotonic()

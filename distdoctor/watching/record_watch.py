@@ -71,6 +71,14 @@ class RecordWatch:
             read_manifest(folder)  # a folder of another kind is refused
         self._part = _Part(folder)
 
+    @property
+    def title(self) -> str:
+        """The job and its record, in a line."""
+        name = ""
+        with suppress(RecordUnreadable):
+            name = read_manifest(self.folder).script
+        return f"{name or 'a job that starts'} · {self.folder}"
+
     def look(self) -> Snapshot:
         """Look once."""
         begun = time.monotonic()

@@ -124,14 +124,16 @@ def spread_text(pair: tuple[float, float] | None, form: str) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def pace(row: RankRow) -> str:
+def has_steps(snapshot: Snapshot) -> bool:
+    """Whether optimizers have made steps: then the pace is told by them."""
+    return any(one.steps for one in snapshot.ranks)
+
+
+def pace(row: RankRow, by_steps: bool) -> str:
     """How fast ranks are: optimizer steps in a second, or else calls."""
-    steps, calls = row.spread("steps_per_s"), row.spread("calls_per_s")
-    if steps is not None and steps[1] > 0:
-        return f"{spread_text(steps, '.1f')} steps/s"
-    if calls is not None:
-        return f"{spread_text(calls, '.0f')} calls/s"
-    return ""
+    if by_steps:
+        return spread_text(row.spread("steps_per_s"), ".1f")
+    return spread_text(row.spread("calls_per_s"), ".0f")
 
 
 def memory_of(row: RankRow) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from distdoctor.watching.snapshot import Snapshot, WatchedRank, WatchedWait
+from distdoctor.watching.snapshot import RankDoing, Snapshot, WatchedRank, WatchedWait
 from distdoctor.watching.snapshot_words import (
     at,
     called,
@@ -15,6 +15,12 @@ from distdoctor.watching.snapshot_words import (
 )
 
 _DEEPEST = 6
+
+_IN_WORDS = {
+    RankDoing.OWN_CODE: "in its own code",
+    RankDoing.LEFT: "has left its process group",
+    RankDoing.UNHEARD: "nothing has been heard of it",
+}
 
 
 def wait_lines(snapshot: Snapshot, most: int = 12) -> list[str]:
@@ -73,7 +79,7 @@ def _root(ranks: Sequence[int], known: Mapping[int, WatchedRank]) -> Iterator[st
 def _does(one: WatchedRank | None) -> str:
     if one is None:
         return "nothing is known"
-    words = doing_words(one)
+    words = _IN_WORDS.get(one.doing, doing_words(one))
     if one.since_s is not None:
         words += f" for {seconds(one.since_s)}"
     if one.call is not None:

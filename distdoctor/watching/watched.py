@@ -12,9 +12,14 @@ class Watched(Protocol):
 
     Attributes:
         every_s: Seconds from one look to the next, at least.
+        title: The job, for whoever chooses among several.
     """
 
     every_s: float
+
+    @property
+    def title(self) -> str:
+        """The job, in a line."""
 
     def look(self) -> Snapshot:
         """Look once. What goes wrong meanwhile is told in the snapshot."""
