@@ -44,6 +44,7 @@ class PendingCall:
         peer: Group rank of the root or peer; -1: none.
         site: Text of the line.
         since_ns: Since when, on the monotonic clock.
+        signature: Equal to that of calls which it can meet; 0: not seen.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class PendingCall:
     peer: int
     site: str
     since_ns: int
+    signature: int = 0
 
 
 class FollowedRank:
@@ -196,6 +198,7 @@ class FollowedRank:
             peer=-1 if known is None else int(known["peer"]),
             site="" if known is None else self.text(int(known["site"])),
             since_ns=thread.at_ns,
+            signature=0 if known is None else int(known["signature"]),
         )
 
     def _in_backward(self, thread: ThreadTail) -> Iterator[PendingCall]:
@@ -241,16 +244,16 @@ class FollowedRank:
             since_ns=self.tail.last_ns,
         )
 
-    def ending(self, exits: Mapping[int, Exit], by_us: bool) -> tuple[RankDoing, str]:
+    def ending(self, exits: Mapping[int, Exit], when: str) -> tuple[RankDoing, str]:
         """How its process ended, and in words.
 
         Args:
             exits: Ends of processes, as their parents saw them.
-            by_us: distdoctor has ended the job while it lived.
+            when: It lived when the whole job was ended; by whom. Empty: it did not.
         """
         end = exits.get(self.pid)
-        if by_us:
-            return RankDoing.ENDED, "by distdoctor"
+        if when:
+            return RankDoing.ENDED, when
         if end is not None and end.status < 0:
             return RankDoing.DIED, f"signal {-end.status}"
         if end is not None and end.status:

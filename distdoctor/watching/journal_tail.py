@@ -9,7 +9,6 @@ no file stays open. What was passed over is not guessed at; see `is_whole`.
 from __future__ import annotations
 
 import os
-import struct
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from distdoctor.journal.format import (
     HEADER_BYTES,
     RECORD_BYTES,
     RecordKind,
-    offset_of,
 )
 from distdoctor.journal.reader import RECORD_TYPE, Header, Records, of_kinds
 from distdoctor.journal.regular_files import opened
@@ -38,8 +36,6 @@ _OVERWRITERS = 256  # threads that may be writing over the oldest records
 _MOST_STRINGS = 1 << 18  # bytes of strings that are read at one look
 _MOST_THREADS = 256
 
-_U64 = struct.Struct("<Q")
-_HEAD = offset_of("head")
 _NONE = np.empty(0, RECORD_TYPE)
 
 _MADE = (RecordKind.ENTER, RecordKind.REFUSE, RecordKind.REISSUE)
@@ -156,11 +152,12 @@ class JournalTail:
         end = header.head + min(_AHEAD, header.capacity - 1)
         records = _records_in(number, header, first, end)
         numbers = np.arange(first, first + len(records), dtype=np.uint64)
-        head = _U64.unpack(os.pread(number, 8, _HEAD))[0]
-        # Those that may have been written over while they were copied.
-        safe = numbers + np.uint64(header.capacity) > np.uint64(head + _OVERWRITERS)
-        safe |= header.head + _OVERWRITERS < header.capacity
-        whole = (records["commit"] == numbers + 1) & safe
+        whole = records["commit"] == numbers + 1
+        if first + header.capacity <= header.head + _OVERWRITERS:
+            # The oldest may have been written over while they were copied.
+            again = _records_in(number, header, first, first + len(records))
+            whole[len(again) :] = False
+            whole[: len(again)] &= again["commit"] == numbers[: len(again)] + 1
         gaps = np.flatnonzero(~whole & (numbers < header.head))
         stop = int(gaps[0]) if len(gaps) else len(records)
         if len(gaps) and first + stop == self._stood:

@@ -11,7 +11,7 @@ from distdoctor.watching.followed_rank import FollowedRank
 
 _BECAME = {
     int(RecordKind.RETURN): "issued",
-    int(RecordKind.WAIT): "waited for",
+    int(RecordKind.WAIT): "waiting",
     int(RecordKind.WOKE): "done",
     int(RecordKind.RAISE): "raised",
     int(RecordKind.WAIT_RAISE): "raised",
@@ -21,6 +21,7 @@ _BECAME = {
 
 _NUMBERS = 2  # cells of numbers, which end alike
 _LONGEST_S = 1e7
+_LONGEST_PLACE = 24
 
 
 def lines_of(one: FollowedRank, tables: Tables, labels: list[str]) -> list[str]:
@@ -53,7 +54,7 @@ def lines_of(one: FollowedRank, tables: Tables, labels: list[str]) -> list[str]:
                 OPERATIONS[op].name if op < len(OPERATIONS) else "?",
                 labels[group] if 0 <= group < len(labels) else "",
                 became.get(int(made["call"]), "entered"),
-                str(place or ""),
+                _left_out(str(place or "")),
             )
         )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -64,3 +65,10 @@ def lines_of(one: FollowedRank, tables: Tables, labels: list[str]) -> list[str]:
         )
         for line in cells
     ]
+
+
+def _left_out(place: str) -> str:
+    """A line without the begin of its file's name, where that is long."""
+    if len(place) <= _LONGEST_PLACE:
+        return place
+    return f"…{place[1 - _LONGEST_PLACE :]}"

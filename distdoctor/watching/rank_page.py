@@ -8,7 +8,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import ScrollableContainer
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
@@ -44,13 +44,13 @@ class RankPage(ModalScreen[None]):
         """The rank above, its calls below."""
         yield Static(Text(_words(self._one)), id="rank", markup=False)
         text = "\n".join(map(plain, self._lines)) or "none of its calls is known"
-        with VerticalScroll(id="calls"):
+        with ScrollableContainer(id="calls"):
             yield Static(Text(text, no_wrap=True), id="calls-text", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show the newest call, which is the last line."""
-        calls = self.query_one("#calls", VerticalScroll)
+        calls = self.query_one("#calls", ScrollableContainer)
         calls.focus()
         calls.scroll_end(animate=False)
 

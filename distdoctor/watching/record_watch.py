@@ -364,7 +364,10 @@ class _Part:
         self, one: FollowedRank, pending: Sequence[PendingCall]
     ) -> tuple[RankDoing, str]:
         if one.over:
-            return one.ending(self._exits, one.pid in self._manifest.alive)
+            when = ""
+            if self._manifest.stopped and one.pid in self._manifest.alive:
+                when = "interrupted" if self._manifest.recorded else "by distdoctor"
+            return one.ending(self._exits, when)
         if one.fault:
             return RankDoing.UNREADABLE, one.fault
         if one.glance.is_stopped:
@@ -398,6 +401,7 @@ class _Part:
             call=as_call(wait.call, self._tables, self._labels),
             on=sorted(wait.on),
             any_of=wait.any_of,
+            unlike=sorted(wait.unlike),
             since_s=round((now_ns - wait.call.since_ns) / 1e9, 2),
         )
 

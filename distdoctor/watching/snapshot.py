@@ -82,6 +82,7 @@ class WatchedWait(msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[int]
     call: WatchedCall
     on: list[int]  # empty: all have come, or that is not known
+    unlike: list[int] = []  # ranks that stand in another call of that number
     any_of: bool = False  # one of these is enough
     since_s: float | None = None  # of the one that has waited for the longest
 

@@ -17,7 +17,6 @@ from distdoctor.watching.snapshot import (
     Snapshot,
     WatchedCall,
     WatchedRank,
-    WatchedWait,
     WatchProof,
 )
 
@@ -105,7 +104,8 @@ def outcome(snapshot: Snapshot) -> str:
     elif job.by == "check" and job.folder:
         words.append("no verdict so far")
     if job.folder:
-        words.append(f"report: distdoctor examine {plain(job.folder)}")
+        command = "autopsy" if job.by == "record" else "examine"
+        words.append(f"report: distdoctor {command} {plain(job.folder)}")
     return " · ".join(words)
 
 
@@ -165,18 +165,6 @@ def some(ranks: Iterable[int]) -> str:
     if ranges(listed).count(",") < _MOST_ON:
         return named(listed)
     return f"{len(listed)} ranks, from {listed[0]} to {listed[-1]}"
-
-
-def wait_words(wait: WatchedWait) -> str:
-    """A wait in a sentence, without what those do for whom it is."""
-    verb = "waits" if len(wait.ranks) == 1 else "wait"
-    where = f", {at(wait.call)}" if at(wait.call) else ""
-    text = f"{some(wait.ranks)} {verb} in {called(wait.call)}{where}"
-    if wait.since_s is not None:
-        text += f", for {seconds(wait.since_s)} now"
-    if not wait.on:
-        return f"{text}; for whom is not known"
-    return f"{text}, for {'one of ' if wait.any_of else ''}{some(wait.on)}"
 
 
 def proof_words(proof: WatchProof) -> str:

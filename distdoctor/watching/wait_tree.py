@@ -60,7 +60,8 @@ def _tree(snapshot: Snapshot) -> Iterator[str]:
             continue
         told.add(number)
         if not wait.on:
-            yield f"{_waiters(wait)}; for whom is not known"
+            why = _unlike(wait) or "; for whom is not known"
+            yield f"{_waiters(wait)}{why}"
             continue
         of = "one of " if wait.any_of else ""
         yield f"{_waiters(wait)}, for {of}{some(wait.on)}"
@@ -111,6 +112,14 @@ def _below(
         if depth < _DEEPEST:
             inner = margin + ("   " if last else "│  ")
             yield from _below(set(wait.ranks), waits, told, inner, depth + 1)
+
+
+def _unlike(wait: WatchedWait) -> str:
+    """Who stands in another call of that number, which this one cannot meet."""
+    if not wait.unlike:
+        return ""
+    made = "has made" if len(wait.unlike) == 1 else "have made"
+    return f"; {some(wait.unlike)} {made} another call {wait.call.ordinal} there"
 
 
 def _waiters(wait: WatchedWait) -> str:

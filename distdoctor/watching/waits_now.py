@@ -28,12 +28,14 @@ class HeldWait:
         call: The call of the one that has waited for the longest.
         on: For whom; empty: all have come, or it is not known.
         any_of: One of these is enough.
+        unlike: Ranks that stand in another call of that number on the group.
     """
 
     ranks: list[int]
     call: PendingCall
     on: frozenset[int]
     any_of: bool = False
+    unlike: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -75,22 +77,47 @@ def waits_of(
         now_ns: The time, on the monotonic clock.
     """
     alike: dict[object, HeldWait] = {}
+    signatures = _signatures(pending)
     for call in pending:
         if now_ns - call.since_ns < LONG_ENOUGH_S * 1e9:
             continue
         on, any_of = _on(call, arrivals)
         if call.doing is RankDoing.BACKWARD and not on:
             continue  # at work in its own backward pass, for all that is known
-        key = (call.group, call.ordinal, call.op, call.site, call.doing, on)
+        same = call.group, call.ordinal, call.signature
+        key = (*same, call.op, call.site, call.doing, on)
         known = alike.get(key)
         if known is None:
-            alike[key] = HeldWait([call.rank], call, on, any_of)
+            others = signatures.get(same[:2], {})
+            unlike = frozenset(
+                rank
+                for signature, ranks in others.items()
+                if signature != call.signature
+                for rank in ranks
+            )
+            alike[key] = HeldWait([call.rank], call, on, any_of, unlike)
             continue
         if call.rank not in known.ranks[-1:]:
             known.ranks.append(call.rank)
         if call.since_ns < known.call.since_ns:
             known.call = call
     return sorted(alike.values(), key=lambda one: one.call.since_ns)
+
+
+def _signatures(
+    pending: Sequence[PendingCall],
+) -> dict[tuple[int, int], dict[int, list[int]]]:
+    """By group and ordinal, and by signature, who stands in that call.
+
+    What a probe could not read meets any other call, and is left out; so is what is
+    matched by name, and what has no order.
+    """
+    found: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for call in pending:
+        if call.ordinal and call.signature and call.group >= 0 and call.op >= 0:
+            at = found.setdefault((call.group, call.ordinal), {})
+            at.setdefault(call.signature, []).append(call.rank)
+    return {key: some for key, some in found.items() if len(some) > 1}
 
 
 def _on(call: PendingCall, arrivals: Arrivals) -> tuple[frozenset[int], bool]:

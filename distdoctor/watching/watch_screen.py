@@ -78,6 +78,14 @@ def show(choices: Sequence[Watched]) -> int:
     return status
 
 
+class RankTable(DataTable[Text]):
+    """The table of ranks, which says what enter is for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Last calls"),
+    ]
+
+
 class WatchApp(App[int]):
     """The screen.
 
@@ -90,7 +98,7 @@ class WatchApp(App[int]):
     #state { height: auto; max-height: 5; padding: 0 1; }
     #only { display: none; height: 1; border: none; padding: 0 1; }
     #only.open { display: block; }
-    #ranks { height: 1fr; min-height: 4; }
+    #ranks { height: 1fr; min-height: 4; margin: 0 1; overflow-x: hidden; }
     #waits { height: auto; max-height: 9; padding: 0 1; border-top: solid $primary; }
     #waits-text { height: auto; }
     """
@@ -133,7 +141,7 @@ class WatchApp(App[int]):
         yield Static("looking …", id="job", markup=False)
         yield Static("", id="state", markup=False)
         yield Input(placeholder="ranks (0-7,12), or a word", id="only", compact=True)
-        yield DataTable(id="ranks", cursor_type="row", cell_padding=0)
+        yield RankTable(id="ranks", cursor_type="row", cell_padding=0)
         with VerticalScroll(id="waits", can_focus=False):
             yield Static("", id="waits-text", markup=False)
         yield Footer(show_command_palette=False)
@@ -255,7 +263,7 @@ class WatchApp(App[int]):
         return self._folded
 
     def _draw_ranks(self, snapshot: Snapshot) -> None:
-        table: DataTable[Text] = self.query_one("#ranks", DataTable)
+        table = self.query_one("#ranks", RankTable)
         rows = rows_of(
             snapshot.ranks,
             folded=self._folds(snapshot),
@@ -265,7 +273,7 @@ class WatchApp(App[int]):
         chosen = self._chosen(table)
         self._rows = rows[:MOST_ROWS]
         bar = 2 if len(self._rows) >= table.size.height else 0
-        width = max(40, table.size.width - bar)
+        width = max(40, table.size.width - bar - 1)
         head, *cells = table_of(self._rows, width, by_steps=has_steps(snapshot))
         gap = " " * GAP
         styled = [
@@ -296,13 +304,13 @@ class WatchApp(App[int]):
         if chosen is not None:
             self._choose(table, chosen)
 
-    def _chosen(self, table: DataTable[Text]) -> int | None:
+    def _chosen(self, table: RankTable) -> int | None:
         """The first rank of the row that the cursor is on."""
         if 0 <= table.cursor_row < len(self._rows):
             return self._rows[table.cursor_row].ranks[0]
         return None
 
-    def _choose(self, table: DataTable[Text], rank: int) -> None:
+    def _choose(self, table: RankTable, rank: int) -> None:
         """Keep the cursor on a rank, wherever its row is now."""
         for number, row in enumerate(self._rows):
             if rank in row.ranks:
