@@ -27,7 +27,12 @@ from distdoctor.journal.reader import RECORD_TYPE, Header, Records, of_kinds
 from distdoctor.journal.regular_files import opened
 
 MOST_RECORDS = 2048
-"""That are read at one look; of more, the newest."""
+"""That are read of a journal at one look; of more, the newest."""
+
+MOST_OF_ALL = 1 << 18
+"""The same of all journals of a job together, unless that is less than `_FEW` each."""
+
+_FEW = 256
 
 _KEPT = 256  # records, for a look at a rank's last calls
 _KEPT_CALLS = 64  # made, that waits refer to
@@ -85,6 +90,7 @@ class JournalTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._most = MOST_RECORDS
         self._forget()
         self.look()
 
@@ -107,6 +113,14 @@ class JournalTail:
         if len(self.recent):
             return int(self.recent["time_ns"][-1])
         return self.header.started_ns
+
+    def share(self, journals: int) -> None:
+        """Read no more than a part of what is read of all.
+
+        Args:
+            journals: How many are followed.
+        """
+        self._most = min(MOST_RECORDS, max(_FEW, MOST_OF_ALL // max(1, journals)))
 
     def look(self) -> bool:
         """Read what is new; whether anything is.
@@ -145,7 +159,7 @@ class JournalTail:
         """The whole ones among the newest records, behind those that were read."""
         header = self.header
         first = self._position
-        oldest = max(0, header.head - min(header.capacity, MOST_RECORDS))
+        oldest = max(0, header.head - min(header.capacity, self._most))
         if first < oldest:
             self._pass_over()
             first = oldest
@@ -197,8 +211,12 @@ class JournalTail:
             for group in np.unique(issued["group"]).tolist():
                 last = int(issued["ordinal"][issued["group"] == group].max())
                 self.reached[group] = max(self.reached.get(group, 0), last)
-        for thread in np.unique(records["thread"]).tolist():
-            self._follow(thread, records[records["thread"] == thread])
+        threads = records["thread"]
+        if (threads == threads[0]).all():
+            self._follow(int(threads[0]), records)
+            return
+        for thread in np.unique(threads).tolist():
+            self._follow(thread, records[threads == thread])
 
     def _follow(self, thread: int, records: Records) -> None:
         """Take in what one thread has written."""

@@ -33,7 +33,12 @@ def as_plain(snapshot: Snapshot) -> str:
     lines += map(plain, snapshot.remarks)
     rows = rows_of(snapshot.ranks, folded=len(snapshot.ranks) > FEW_RANKS)
     if rows:
-        table = table_of(rows[:MOST_ROWS], _WIDTH, by_steps=has_steps(snapshot))
+        table = table_of(
+            rows[:MOST_ROWS],
+            _WIDTH,
+            by_steps=has_steps(snapshot),
+            of_record=bool(snapshot.job.folder),
+        )
         lines += ["", *map(str.rstrip, map("  ".join, table))]
     if len(rows) > MOST_ROWS:
         left = sum(len(row.ranks) for row in rows[MOST_ROWS:])

@@ -45,6 +45,7 @@ REST = 10.0
 """So many times as long as a look takes nothing is done behind it."""
 
 _LOOKS = 4  # that are compared: of the last 20 seconds
+_STANDS_S = 9.0  # of looks at the same functions
 _MOST_HELPERS = 16
 _MOST_RANKS = 64  # of one machine
 
@@ -149,6 +150,8 @@ class ProcessWatch:
         if len(one.looks) == 1 and doing is RankDoing.UNREADABLE and one.main:
             # A state needs two looks: one shows no more than where it is.
             doing = RankDoing.OWN_CODE if how.call is None else RankDoing.IN_CALL
+        if doing is RankDoing.STANDING and one.seconds < _STANDS_S:
+            doing = RankDoing.OWN_CODE  # a loop is met in the same functions, too
         place = how.place
         if place is None and one.main is not None:
             place = innermost(one.main, self._job.directory)
@@ -156,7 +159,7 @@ class ProcessWatch:
         call = None
         if how.call is not None or place is not None:
             call = WatchedCall(
-                op=how.call.op or how.call.words if how.call else function,
+                op=how.call.op or how.call.words if how.call else "",
                 place="" if place is None else str(place),
                 function=function,
             )

@@ -25,7 +25,7 @@ _MOST = (24, 28, 8, 44, 60, 11, 13, 9)  # letters of each
 
 
 def table_of(
-    rows: Sequence[RankRow], width: int, *, by_steps: bool
+    rows: Sequence[RankRow], width: int, *, by_steps: bool, of_record: bool = True
 ) -> list[tuple[str, ...]]:
     """The table: its head, then a tuple for each row, with cells of equal widths.
 
@@ -36,8 +36,11 @@ def table_of(
         rows: Ranks alike.
         width: Of the whole table, gaps included.
         by_steps: The pace is told by optimizer steps, and not by calls.
+        of_record: A record tells of ranks, and not their stacks alone.
     """
-    head = (*_HEAD, "steps/s" if by_steps else "calls/s", "memory")
+    head: tuple[str, ...] = (*_HEAD, "steps/s" if by_steps else "calls/s", "memory")
+    if not of_record:
+        head = (*head[:_CALL], "where", *head[_CALL + 1 :])
     cells = [_cells(row, by_steps) for row in rows]
     used = [n for n in range(len(head)) if any(row[n] for row in cells)]
     natural = {

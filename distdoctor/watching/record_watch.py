@@ -168,6 +168,7 @@ class _Part:
         self._is_local = _is_of_this_machine(self.folder, self._is_local)
         self._open(names or [])
         for one in self._ranks.values():
+            one.tail.share(len(self._ranks))
             one.look(local=self._is_local, ended=one.pid in self._exits)
         self._part_generations(names or [])
         return self._snapshot(top, writes, writer)

@@ -52,7 +52,7 @@ class JobState(StrEnum):
 class WatchedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call of communication, as the rank made it."""
 
-    op: str  # name of the function users call; empty: not known
+    op: str  # name of the function users call; empty: in none, or not known
     group: str = ""
     ordinal: int = 0  # among the rank's collectives on the group; 0: of no order
     place: str = ""  # file:line of the user's

@@ -151,7 +151,9 @@ def since_of(row: RankRow) -> str:
 def call_of_row(row: RankRow) -> str:
     """The last call of ranks: "all_reduce 57", with the group where it is not world."""
     call = row.first.call
-    if call is None:
+    if call is None or call == WatchedCall(
+        op="", place=call.place, function=call.function
+    ):
         return plain(row.first.detail)
     low, high = row.ordinals
     number = "" if not high else f" {low}" if low == high else f" {low}–{high}"

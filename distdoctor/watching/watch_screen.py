@@ -221,11 +221,11 @@ class WatchApp(App[int]):
         self._failure = failure
         if snapshot is not None:
             self.snapshot = snapshot
-        self._draw()
+        self.draw()
 
     # --- drawing ---
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         snapshot = self.snapshot
         if snapshot is None:
             self.query_one("#state", Static).update(Text(plain(self._failure)))
@@ -274,7 +274,12 @@ class WatchApp(App[int]):
         self._rows = rows[:MOST_ROWS]
         bar = 2 if len(self._rows) >= table.size.height else 0
         width = max(40, table.size.width - bar - 1)
-        head, *cells = table_of(self._rows, width, by_steps=has_steps(snapshot))
+        head, *cells = table_of(
+            self._rows,
+            width,
+            by_steps=has_steps(snapshot),
+            of_record=bool(snapshot.job.folder),
+        )
         gap = " " * GAP
         styled = [
             [
@@ -330,7 +335,7 @@ class WatchApp(App[int]):
 
     def on_resize(self) -> None:
         """Fit the table to the new size."""
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self.draw)
 
     # --- keys ---
 
@@ -347,7 +352,7 @@ class WatchApp(App[int]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
         self._only = event.value
-        self._draw()
+        self.draw()
 
     def on_input_submitted(self) -> None:
         """Go back to the table, and keep the filter."""
@@ -362,25 +367,25 @@ class WatchApp(App[int]):
         self.query_one("#only", Input).value = ""
         self._only = ""
         self._close_filter()
-        self._draw()
+        self.draw()
 
     def action_sort(self) -> None:
         """Sort by the next order."""
         orders = [*RowOrder]
         self._order = orders[(orders.index(self._order) + 1) % len(orders)]
-        self._draw()
+        self.draw()
 
     def action_fold(self) -> None:
         """Fold ranks alike, or unfold them."""
         if self.snapshot is not None:
             self._folded = not self._folds(self.snapshot)
-            self._draw()
+            self.draw()
 
     def action_pause(self) -> None:
         """Stop looking, or go on."""
         self._paused = not self._paused
         self._wanted.set()
-        self._draw()
+        self.draw()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Show what the first rank of a row has called last."""
