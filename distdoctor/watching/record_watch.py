@@ -280,9 +280,13 @@ class _Part:
             state = JobState.BROKEN_OFF if (top / LOCK_FILE).exists() else state
             if state is not JobState.BROKEN_OFF and not living:
                 state = JobState.OVER
-        self._name_groups(size)
         pending = {one.rank: one.pending() for one in living}
-        lines = [self._line(one, pending.get(one.rank, []), now_ns) for one in ranks]
+        calls = {one.rank: one.last_call() for one in ranks}
+        self._name_groups(size)
+        lines = [
+            self._line(one, pending.get(one.rank, []), calls[one.rank], now_ns)
+            for one in ranks
+        ]
         known = {one.rank for one in lines}
         expected = range(min(size, _MOST_RANKS)) if ranks or not is_over else ()
         lines += [
@@ -330,18 +334,20 @@ class _Part:
         )
 
     def _name_groups(self, size: int) -> None:
-        if len(self._groups) != len(self._tables.groups) or not self._groups:
-            for one in self._newest:  # their texts are looked up
-                list(one.reached())
+        """Name the groups that were met in calls, pending or last ones."""
         if len(self._groups) != len(self._tables.groups):
             with suppress(ValueError):
                 self._groups = groups_of(self._tables.groups, size)
                 self._labels = [one.name for one in self._groups]
 
     def _line(
-        self, one: FollowedRank, pending: Sequence[PendingCall], now_ns: int
+        self,
+        one: FollowedRank,
+        pending: Sequence[PendingCall],
+        last: PendingCall | None,
+        now_ns: int,
     ) -> WatchedRank:
-        call = pending[0] if pending else one.last_call()
+        call = pending[0] if pending else last
         steps_per_s, calls_per_s = one.paces()
         doing, detail = self._doing(one, pending)
         since_ns = pending[0].since_ns if pending else one.tail.last_ns
@@ -426,8 +432,10 @@ class _Part:
             yield f"journals that cannot be read: {len(faults)}; {faults[0]}"
         if len(self._ranks) >= _MOST_RANKS:
             yield f"only the first {_MOST_RANKS} journals are followed"
-        for node in self._manifest.lost_nodes[:4]:
-            yield f"node {node.host} is lost: {node.why}"
+        # While somebody writes, each node stands there, for the case that he is killed.
+        nodes = self._manifest.lost_nodes if state is not JobState.RUNNING else []
+        for node in nodes[:4]:
+            yield f"node {node.host} was lost: {node.why}"
 
     def _elapsed_s(self, state: JobState) -> float | None:
         if self._manifest.seconds and state is JobState.OVER:
