@@ -31,6 +31,7 @@ class JobChoice(ModalScreen[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back"),
         Binding("q", "app.leave(0)", "Quit"),
+        Binding("ctrl+c", "app.leave(130)", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, choices: Sequence[Watched]) -> None:

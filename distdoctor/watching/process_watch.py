@@ -146,10 +146,11 @@ class ProcessWatch:
     def _line(
         self, rank: int, one: WatchedProcess, how: RankCondition, now: float
     ) -> WatchedRank:
-        doing = _DOING[how.condition]
+        doing, inside = _DOING[how.condition], how.call
         if len(one.looks) == 1 and doing is RankDoing.UNREADABLE and one.main:
             # A state needs two looks: one shows no more than where it is.
-            doing = RankDoing.OWN_CODE if how.call is None else RankDoing.IN_CALL
+            inside = one.call()
+            doing = RankDoing.OWN_CODE if inside is None else RankDoing.IN_CALL
         if doing is RankDoing.STANDING and one.seconds < _STANDS_S:
             doing = RankDoing.OWN_CODE  # a loop is met in the same functions, too
         place = how.place
@@ -157,9 +158,9 @@ class ProcessWatch:
             place = innermost(one.main, self._job.directory)
         function = "" if place is None else place.function
         call = None
-        if how.call is not None or place is not None:
+        if inside is not None or place is not None:
             call = WatchedCall(
-                op=how.call.op or how.call.words if how.call else "",
+                op=inside.op or inside.words if inside else "",
                 place="" if place is None else str(place),
                 function=function,
             )

@@ -34,6 +34,7 @@ class RankPage(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "back", "Back"),
+        Binding("ctrl+c", "app.leave(130)", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, one: WatchedRank, lines: Sequence[str]) -> None:

@@ -21,6 +21,8 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
+from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from distdoctor.errors import DistdoctorError
@@ -148,7 +150,7 @@ class WatchApp(App[int]):
 
     def on_mount(self) -> None:
         """Begin to look, and to listen to signals."""
-        self.query_one("#ranks").focus()
+        self._main.query_one("#ranks").focus()
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             with suppress(RuntimeError, ValueError, NotImplementedError):
@@ -225,15 +227,27 @@ class WatchApp(App[int]):
 
     # --- drawing ---
 
+    @property
+    def _main(self) -> Screen[object]:
+        """The screen below the pages that may lie over it."""
+        return self.screen_stack[0]
+
     def draw(self) -> None:
+        """Show the last look."""
+        if self._ends.is_set() or not self.is_running:
+            return
+        with suppress(NoMatches):  # the screen is about to go
+            self._show()
+
+    def _show(self) -> None:
         snapshot = self.snapshot
         if snapshot is None:
-            self.query_one("#state", Static).update(Text(plain(self._failure)))
+            self._main.query_one("#state", Static).update(Text(plain(self._failure)))
             return
         head = job_line(snapshot) + (" · paused" if self._paused else "")
-        self.query_one("#job", Static).update(Text(head, no_wrap=True))
+        self._main.query_one("#job", Static).update(Text(head, no_wrap=True))
         self._draw_ranks(snapshot)
-        self.query_one("#state", Static).update(self._state(snapshot))
+        self._main.query_one("#state", Static).update(self._state(snapshot))
         self._draw_waits(snapshot)
 
     def _state(self, snapshot: Snapshot) -> Text:
@@ -263,7 +277,7 @@ class WatchApp(App[int]):
         return self._folded
 
     def _draw_ranks(self, snapshot: Snapshot) -> None:
-        table = self.query_one("#ranks", RankTable)
+        table = self._main.query_one("#ranks", RankTable)
         rows = rows_of(
             snapshot.ranks,
             folded=self._folds(snapshot),
@@ -330,8 +344,8 @@ class WatchApp(App[int]):
             is_open = snapshot.job.state is JobState.RUNNING
             lines = ["no rank waits for half a second"] if is_record and is_open else []
         text = Text("\n".join(lines), no_wrap=False)
-        self.query_one("#waits-text", Static).update(text)
-        self.query_one("#waits").display = bool(lines)
+        self._main.query_one("#waits-text", Static).update(text)
+        self._main.query_one("#waits").display = bool(lines)
 
     def on_resize(self) -> None:
         """Fit the table to the new size."""
@@ -345,7 +359,7 @@ class WatchApp(App[int]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        only = self.query_one("#only", Input)
+        only = self._main.query_one("#only", Input)
         only.add_class("open")
         only.focus()
 
@@ -359,12 +373,12 @@ class WatchApp(App[int]):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one("#only").remove_class("open")
-        self.query_one("#ranks").focus()
+        self._main.query_one("#only").remove_class("open")
+        self._main.query_one("#ranks").focus()
 
     def action_all(self) -> None:
         """Show all ranks again."""
-        self.query_one("#only", Input).value = ""
+        self._main.query_one("#only", Input).value = ""
         self._only = ""
         self._close_filter()
         self.draw()
@@ -408,7 +422,7 @@ class WatchApp(App[int]):
         if number is None or self._choices[number] is self._watched:
             return
         self._watched, self.snapshot = self._choices[number], None
-        self.query_one("#job", Static).update(Text("looking …"))
+        self._main.query_one("#job", Static).update(Text("looking …"))
         self._wanted.set()
 
 
