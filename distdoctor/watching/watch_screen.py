@@ -99,7 +99,6 @@ class WatchApp(App[int]):
     #job { height: auto; text-style: bold; padding: 0 1; }
     #state { height: auto; max-height: 5; padding: 0 1; }
     #only { display: none; height: 1; border: none; padding: 0 1; }
-    #only.open { display: block; }
     #ranks { height: 1fr; min-height: 4; margin: 0 1; overflow-x: hidden; }
     #waits { height: auto; max-height: 9; padding: 0 1; border-top: solid $primary; }
     #waits-text { height: auto; }
@@ -360,8 +359,8 @@ class WatchApp(App[int]):
     def action_filter(self) -> None:
         """Ask for a filter."""
         only = self._main.query_one("#only", Input)
-        only.add_class("open")
-        only.focus()
+        only.display = True  # at once: what is typed next is for it
+        self._main.set_focus(only)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
@@ -373,8 +372,9 @@ class WatchApp(App[int]):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self._main.query_one("#only").remove_class("open")
-        self._main.query_one("#ranks").focus()
+        only = self._main.query_one("#only", Input)
+        only.display = False
+        self._main.set_focus(self._main.query_one("#ranks", RankTable))
 
     def action_all(self) -> None:
         """Show all ranks again."""

@@ -89,7 +89,7 @@ def test_of_several_jobs_once_wants_one_named(tmp_path: Path) -> None:
         running_records.RunningRecord(tmp_path / name, 1, "check", 0.0)
         for name in ("a", "b")
     ]
-    with mock.patch.object(running_records, "running_records", lambda: some):
+    with mock.patch.object(running_records, "running_records", return_value=some):
         error = refusal("--once")
     assert str(error) == f"2 jobs run now: give one of {tmp_path}/a; {tmp_path}/b"
 
