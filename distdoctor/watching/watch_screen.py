@@ -66,9 +66,14 @@ def show(choices: Sequence[Watched]) -> int:
 
     Args:
         choices: Jobs, of which the first is shown; of several the user may choose.
+
+    Raises:
+        Exception: A bug of ours, which a look met.
     """
     app = WatchApp(choices)
     status = app.run(inline=False) or 0
+    if app.bug is not None:
+        raise app.bug
     if not app.has_rested(_LEAVE_S):
         # What it started for the look ends with it; nothing of ours stays behind.
         import psutil
@@ -90,6 +95,10 @@ class RankTable(DataTable[Text]):
 
 class WatchApp(App[int]):
     """The screen.
+
+    Attributes:
+        snapshot: The last look; None: there was none yet.
+        bug: What a look raised that it should not; None: nothing.
 
     Args:
         choices: Jobs, of which the first is shown.
@@ -124,6 +133,7 @@ class WatchApp(App[int]):
         self._choices = list(choices)
         self._watched = self._choices[0]
         self.snapshot: Snapshot | None = None
+        self.bug: Exception | None = None
         self._failure = ""
         self._order = RowOrder.ODD
         self._folded: bool | None = None  # None: as many ranks as there are say it
@@ -216,7 +226,8 @@ class WatchApp(App[int]):
         self._loop.call_soon_threadsafe(self.call_later, function, *values)
 
     def _fail(self, error: Exception) -> None:
-        raise error
+        self.bug = error
+        self.exit(1)
 
     def _take(self, snapshot: Snapshot | None, failure: str) -> None:
         self._failure = failure

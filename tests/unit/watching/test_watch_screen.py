@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from distdoctor.watching.snapshot import (
     WatchedRank,
     WatchedWait,
 )
-from distdoctor.watching.watch_screen import RankTable, WatchApp
+from distdoctor.watching.watch_screen import RankTable, WatchApp, show
 
 
 def snapshot(ranks: int = 4, **call: object) -> Snapshot:
@@ -304,8 +305,15 @@ def test_a_bug_of_ours_is_not_hidden() -> None:
         job.seen = ZeroDivisionError("a bug")
         await pilot.pause(1.0)
 
-    with pytest.raises(ZeroDivisionError):
-        shown(job, walk=walk)
+    app = shown(job, walk=walk)
+    assert isinstance(app.bug, ZeroDivisionError)
+    with (
+        mock.patch.object(
+            WatchApp, "run", lambda self, **_: setattr(self, "bug", KeyError())
+        ),
+        pytest.raises(KeyError),
+    ):
+        show([job])
 
 
 def test_the_verdict_is_shown_when_the_job_is_over() -> None:
