@@ -15,7 +15,7 @@ from distdoctor.cli.options import Format, records
 from distdoctor.errors import LeavingsMissing, NothingToWatch
 
 if TYPE_CHECKING:
-    from distdoctor.watching.watched import Watched
+    from distdoctor.watching.watched import Watchable
 
 _EVERY_S = 1.0
 _FIRST_PAUSE_S = 1.0  # between two looks of --once: a pace is told by two
@@ -88,7 +88,7 @@ def _require_terminal() -> None:
 
 def _watched(
     targets: Sequence[str], every_s: float | None, *, choose: bool
-) -> list[Watched]:
+) -> list[Watchable]:
     """What is looked at; several where one is to be chosen.
 
     Raises:
@@ -127,7 +127,7 @@ def _watched(
 _LONGEST_PID = 10
 
 
-def _print_once(watched: Watched, form: str) -> None:
+def _print_once(watched: Watchable, form: str) -> None:
     from distdoctor.report.page import spelled
     from distdoctor.watching.plain_snapshot import as_json, as_plain
 

@@ -32,7 +32,7 @@ _DOING = {
 
 
 @dataclass(frozen=True, slots=True)
-class PendingCall:
+class BlockedCall:
     """A call that a thread of a rank is blocked in.
 
     Attributes:
@@ -171,9 +171,9 @@ class FollowedRank:
 
     # --- where it stands ---
 
-    def pending(self) -> list[PendingCall]:
+    def pending(self) -> list[BlockedCall]:
         """The calls that its threads are blocked in, the longest first."""
-        found: list[PendingCall] = []
+        found: list[BlockedCall] = []
         for thread in self.tail.threads.values():
             doing = _DOING.get(thread.kind)
             if doing is RankDoing.BACKWARD:
@@ -186,10 +186,10 @@ class FollowedRank:
         """Whether a call returns at once, whoever has come: Horovod's, by name."""
         return doing is RankDoing.IN_CALL and is_by_name(self.text(thread.group))
 
-    def _pending(self, doing: RankDoing, thread: ThreadTail) -> PendingCall:
+    def _pending(self, doing: RankDoing, thread: ThreadTail) -> BlockedCall:
         made = self.tail.made[self.tail.made["call"] == thread.call]
         known = made[-1] if len(made) else None
-        return PendingCall(
+        return BlockedCall(
             rank=self.rank,
             doing=doing,
             group=self.group(thread.group),
@@ -201,7 +201,7 @@ class FollowedRank:
             signature=0 if known is None else int(known["signature"]),
         )
 
-    def _in_backward(self, thread: ThreadTail) -> Iterator[PendingCall]:
+    def _in_backward(self, thread: ThreadTail) -> Iterator[BlockedCall]:
         """What was issued in a backward pass, whose end a thread may be waiting for."""
         made = self.tail.made
         mine = made[
@@ -210,7 +210,7 @@ class FollowedRank:
             & (made["ordinal"] > 0)
         ]
         for one in mine:
-            yield PendingCall(
+            yield BlockedCall(
                 rank=self.rank,
                 doing=RankDoing.BACKWARD,
                 group=self.group(int(one["group"])),
@@ -228,12 +228,12 @@ class FollowedRank:
             for thread in self.tail.threads.values()
         )
 
-    def last_call(self) -> PendingCall | None:
+    def last_call(self) -> BlockedCall | None:
         """The call that it made last; None: it is not known."""
         if not len(self.tail.made):
             return None
         one = self.tail.made[-1]
-        return PendingCall(
+        return BlockedCall(
             rank=self.rank,
             doing=RankDoing.OWN_CODE,
             group=self.group(int(one["group"])),
@@ -267,7 +267,7 @@ def _operation(code: int) -> int:
     return code if code < len(OPERATIONS) else -1
 
 
-def as_call(call: PendingCall, tables: Tables, labels: list[str]) -> WatchedCall:
+def as_call(call: BlockedCall, tables: Tables, labels: list[str]) -> WatchedCall:
     """A call as it is shown.
 
     Args:

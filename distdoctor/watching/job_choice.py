@@ -13,7 +13,7 @@ from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from distdoctor.report.plain_text import plain
-from distdoctor.watching.watched import Watched
+from distdoctor.watching.watched import Watchable
 
 
 class JobChoice(ModalScreen[int]):
@@ -34,7 +34,7 @@ class JobChoice(ModalScreen[int]):
         Binding("ctrl+c", "app.leave(130)", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, choices: Sequence[Watched]) -> None:
+    def __init__(self, choices: Sequence[Watchable]) -> None:
         super().__init__()
         self._choices = list(choices)
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from distdoctor.journal.layout import LOCK_FILE
-from distdoctor.watching.followed_rank import FollowedRank, PendingCall, as_call
+from distdoctor.watching.followed_rank import BlockedCall, FollowedRank, as_call
 from distdoctor.watching.followed_run import MOST_RANKS, FollowedRun
 from distdoctor.watching.running_records import RunningRecord
 from distdoctor.watching.snapshot import (
@@ -140,8 +140,8 @@ class RunTeller:
     def _line(
         self,
         one: FollowedRank,
-        pending: Sequence[PendingCall],
-        last: PendingCall | None,
+        pending: Sequence[BlockedCall],
+        last: BlockedCall | None,
         now_ns: int,
     ) -> WatchedRank:
         call = pending[0] if pending else last
@@ -167,7 +167,7 @@ class RunTeller:
         )
 
     def _doing(
-        self, one: FollowedRank, pending: Sequence[PendingCall]
+        self, one: FollowedRank, pending: Sequence[BlockedCall]
     ) -> tuple[RankDoing, str]:
         if one.over:
             when = ""
@@ -187,7 +187,7 @@ class RunTeller:
         return RankDoing.OWN_CODE, ""
 
     def _waits(
-        self, pending: dict[int, list[PendingCall]], now_ns: int
+        self, pending: dict[int, list[BlockedCall]], now_ns: int
     ) -> list[WatchedWait]:
         reached: dict[int, dict[int, int]] = {}
         for one in self._run.newest:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.model.operations import OPERATIONS, Waits
 from distdoctor.model.run import Group
-from distdoctor.watching.followed_rank import PendingCall
+from distdoctor.watching.followed_rank import BlockedCall
 from distdoctor.watching.snapshot import RankDoing
 
 LONG_ENOUGH_S = 0.5
@@ -32,7 +32,7 @@ class HeldWait:
     """
 
     ranks: list[int]
-    call: PendingCall
+    call: BlockedCall
     on: frozenset[int]
     any_of: bool = False
     unlike: frozenset[int] = frozenset()
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 def waits_of(
-    pending: Sequence[PendingCall], arrivals: Arrivals, now_ns: int
+    pending: Sequence[BlockedCall], arrivals: Arrivals, now_ns: int
 ) -> list[HeldWait]:
     """The waits that have lasted, those of the longest time first.
 
@@ -105,7 +105,7 @@ def waits_of(
 
 
 def _signatures(
-    pending: Sequence[PendingCall],
+    pending: Sequence[BlockedCall],
 ) -> dict[tuple[int, int], dict[int, list[int]]]:
     """By group and ordinal, and by signature, who stands in that call.
 
@@ -120,7 +120,7 @@ def _signatures(
     return {key: some for key, some in found.items() if len(some) > 1}
 
 
-def _on(call: PendingCall, arrivals: Arrivals) -> tuple[frozenset[int], bool]:
+def _on(call: BlockedCall, arrivals: Arrivals) -> tuple[frozenset[int], bool]:
     """Whom a call waits for, and whether one of these is enough."""
     nobody: frozenset[int] = frozenset()
     if call.doing is RankDoing.REFUSED or call.op < 0:

@@ -34,7 +34,7 @@ from distdoctor.watching.rank_table import GAP, table_of
 from distdoctor.watching.snapshot import JobState, RankDoing, Snapshot
 from distdoctor.watching.snapshot_words import has_steps, job_line, outcome
 from distdoctor.watching.wait_tree import wait_lines
-from distdoctor.watching.watched import Watched
+from distdoctor.watching.watched import Watchable
 
 REST = 4.0
 """So many times as long as a look takes nothing is done behind it."""
@@ -61,7 +61,7 @@ _STYLES = {
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def show(choices: Sequence[Watched]) -> int:
+def show(choices: Sequence[Watchable]) -> int:
     """Show a job until the user quits; the exit status: 0, or 128 + n after a signal.
 
     Args:
@@ -128,7 +128,7 @@ class WatchApp(App[int]):
         Binding("escape", "all", "All", show=False),
     ]
 
-    def __init__(self, choices: Sequence[Watched]) -> None:
+    def __init__(self, choices: Sequence[Watchable]) -> None:
         super().__init__()
         self._choices = list(choices)
         self._watched = self._choices[0]

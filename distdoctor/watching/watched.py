@@ -7,7 +7,7 @@ from typing import Protocol
 from distdoctor.watching.snapshot import Snapshot
 
 
-class Watched(Protocol):
+class Watchable(Protocol):
     """A job that can be looked at again and again.
 
     Attributes:

@@ -12,7 +12,7 @@ def evaluate(model: nn.Module) -> float:
     """The loss on the whole validation set, which takes its time."""
     with torch.no_grad():
         for batch in range(600):
-            loss = model(torch.randn(64, 32)).square().mean()
+            loss: torch.Tensor = model(torch.randn(64, 32)).square().mean()
             time.sleep(0.1)
             if batch % 50 == 0:
                 print(f"validated {batch} batches", flush=True)

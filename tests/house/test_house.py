@@ -66,7 +66,7 @@ MAY_USE = {
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
-    "watching": "numpy msgspec rich textual",  # the last is an extra
+    "watching": "numpy msgspec psutil rich textual",  # the last is an extra
     "cli": "click rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard tensorflow mpi4py accelerate "
