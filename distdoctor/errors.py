@@ -41,6 +41,10 @@ class LeavingsMissing(DistdoctorError):
     """Nothing that a job left behind is where it was looked for."""
 
 
+class NothingToWatch(DistdoctorError):
+    """There is no running job to look at, or no way to show it here."""
+
+
 class StatusUnavailable(DistdoctorError):
     """A running job does not tell its status where it was asked."""
 

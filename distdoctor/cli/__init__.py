@@ -52,6 +52,7 @@ _COMMANDS = {
     "nccl": ("nccl", "Judge a job by NCCL's debug logs."),
     "record": ("record", "Record what the ranks of a job do, for days if need be."),
     "records": ("records", "List the records that were kept, and remove old ones."),
+    "watch": ("watch", "Look at a job while it runs: ranks, waits, pace, memory."),
 }
 """By command: its module here, and its summary."""
 

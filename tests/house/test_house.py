@@ -47,8 +47,10 @@ MAY_IMPORT = {
     "report": "errors model analysis journal examination",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means
     "judging": "errors model journal catalogue examination report",
+    # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
+    "watching": "errors model analysis journal postmortem report",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
-    "examination report judging",
+    "examination report judging watching",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     # It judges by the same ways as the commands.
     "api": "errors model catalogue journal launch postmortem report cli",
@@ -69,6 +71,7 @@ MAY_USE = {
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich",
+    "watching": "numpy msgspec psutil rich textual",  # the last is an extra
     "cli": "click rich",
     "api": "rich",
     "probes": "torch horovod xxhash",

@@ -57,6 +57,7 @@ ROOMS = {
     "probes",
     "pytest_plugin",
     "report",
+    "watching",
 }
 """Rooms that are about one thing have one folder of tests."""
 

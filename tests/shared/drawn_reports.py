@@ -165,5 +165,5 @@ def written(form: str, *reported: Drawn | Hostile, **how: bool | Path) -> str:
         how: Fields of `Rendering`.
     """
     given = {"directory": Path("/repo/jobs"), **how}
-    rendering = Rendering(manuals=manuals, names_by_code=names(), **given)  # type: ignore[arg-type]
+    rendering = Rendering(manuals=manuals, names=names_by_code(), **given)  # type: ignore[arg-type]
     return render(form, reported, rendering)
