@@ -84,7 +84,7 @@ def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:
         from distdoctor.report.formats import Rendering, render
 
         rendering = Rendering(
-            directory=Path.cwd(), root=root, manuals=manuals, names_by_code=names()
+            directory=Path.cwd(), root=root, manuals=manuals, names=names_by_code()
         )
         text = render(form, [_WithoutRun(report) for report in reports], rendering)
     else:
