@@ -26,6 +26,7 @@ class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
     SARIF = "sarif"
+    HTML = "html"
 
 
 def records() -> Path:
@@ -220,6 +221,11 @@ class Judged:
             from distdoctor.report import sarif
 
             return sarif.render(reports, manuals(), Path.cwd())
+        if options.form == Format.HTML:
+            from distdoctor.report import html
+
+            every = [self, *others]
+            return html.render_session([(one.report, one.run) for one in every])
         return "\n".join(one._rendered(options) for one in (self, *others))
 
     def _rendered(self, options: ReportOptions) -> str:
@@ -232,6 +238,10 @@ class Judged:
             from distdoctor.report import sarif
 
             return sarif.render([self.report], manuals(), Path.cwd())
+        if options.form == Format.HTML:
+            from distdoctor.report import html
+
+            return html.render(self.report, self.run)
         from distdoctor.report import text
         from distdoctor.report.page import spelled
 

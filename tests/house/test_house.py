@@ -63,7 +63,7 @@ MAY_USE = {
     "launch": "msgspec psutil zmq",
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
-    "report": "msgspec rich",
+    "report": "msgspec rich numpy jinja2 markupsafe",  # the last two are an extra
     "cli": "click rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard tensorflow mpi4py accelerate "

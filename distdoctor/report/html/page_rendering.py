@@ -1,0 +1,91 @@
+"""The page itself: templates, style and script put together as one text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from distdoctor.model.run import Run
+from distdoctor.report.html.call_maps import CELL_WORDS
+from distdoctor.report.html.page_content import ReportContent, content_of
+from distdoctor.report.html.shown_text import shown
+from distdoctor.report.plain_text import plain
+from distdoctor.report.schema import Report
+
+_WORST_FIRST = ("sick", "unknown", "well")
+
+
+def page_of(judged: Sequence[tuple[Report, Run]]) -> str:
+    """Reports as one page.
+
+    Args:
+        judged: Each report with its run.
+
+    Returns:
+        The text of an HTML file.
+    """
+    contents = [
+        content_of(report, run, f"r{n}") for n, (report, run) in enumerate(judged, 1)
+    ]
+    style, script = _asset("page.css"), _asset("page.js")
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            reports=contents,
+            title=_title(contents),
+            version=shown(judged[0][0].distdoctor, 40) if judged else "",
+            style=Markup(style),  # noqa: S704 - a file of ours
+            script=Markup(script),  # noqa: S704 - likewise
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+
+
+def _title(contents: Sequence[ReportContent]) -> str:
+    if len(contents) == 1:
+        return f"{contents[0].word}: {contents[0].script}"
+    verdicts = {one.verdict for one in contents}
+    worst = next((one for one in _WORST_FIRST if one in verdicts), "well")
+    return f"{worst.upper()}: {len(contents)} reports"
+
+
+@cache
+def _templates() -> Environment:
+    """What is told by a template cannot be markup, and has no control characters."""
+    environment = Environment(
+        loader=PackageLoader("distdoctor.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalized,
+    )
+    environment.globals["words"] = CELL_WORDS
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _finalized(value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return plain(value)
+    return value
+
+
+@cache
+def _asset(name: str) -> str:
+    path = resources.files("distdoctor.report.html") / "templates" / name
+    return path.read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """What a policy allows this text by."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
