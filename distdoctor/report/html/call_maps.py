@@ -48,6 +48,13 @@ _CODE_OF[[int(State.INSIDE), int(State.WAITING)]] = WAITS
 _CODE_OF[int(State.RAISED)] = RAISED
 _CODE_OF[int(State.REFUSED)] = STOPPED
 
+_STATE_WORDS = {
+    State.INSIDE: ", waits in it",
+    State.WAITING: ", waits in it",
+    State.RAISED: ", ended with an exception",
+    State.REFUSED: ", stopped before it was issued",
+}
+
 MOST_ROWS = 64
 _LAST = 48  # columns of one call each
 _EARLIER = 72  # columns of several calls
@@ -97,6 +104,18 @@ class CallMap:
     summary: str
     notes: tuple[str, ...]
     present: tuple[tuple[str, str], ...]
+
+    @property
+    def is_uneventful(self) -> bool:
+        """All ranks made all calls alike, and there is nothing to see."""
+        return {name for name, _ in self.present} <= {"made", "issued"}
+
+    @property
+    def seams(self) -> str:
+        """A path of lines between columns; none where these are narrow."""
+        if len(self.columns) > _LAST:
+            return ""
+        return "".join(f"M{x} 0V{self.height}" for x in self.xs[1:-1])
 
     @property
     def width(self) -> int:
@@ -209,7 +228,7 @@ def _columns(
 
 def _codes(run: Run, aligned: Alignment) -> NDArray[np.uint8]:
     """What each call of the alignment says."""
-    codes = _CODE_OF[run.values("state", aligned.rows)]
+    codes: NDArray[np.uint8] = _CODE_OF[run.values("state", aligned.rows)]
     unequal = ~aligned.equal[aligned.at]
     if unequal.any():
         chosen = np.flatnonzero(unequal)
@@ -253,10 +272,10 @@ def _cells(
     row_of[members] = np.arange(len(members))
     rows = row_of[run.values("rank", aligned.rows)]
     places = rows * width + column_of[aligned.at]
-    cells = np.zeros(len(members) * width, np.uint8)
-    np.maximum.at(cells, places, codes)
-    made = np.bincount(places, minlength=len(cells)).reshape(len(members), width)
-    cells = cells.reshape(len(members), width)
+    flat = np.zeros(len(members) * width, np.uint8)
+    np.maximum.at(flat, places, codes)
+    made = np.bincount(places, minlength=len(flat)).reshape(len(members), width)
+    cells = flat.reshape(len(members), width)
     expected = np.bincount(column_of, minlength=width)
     short = made < expected
     cells[short] = np.maximum(cells[short], ABSENT)
@@ -286,7 +305,7 @@ def _rows(cells: NDArray[np.uint8], members: Sequence[int]) -> list[list[int]]:
 
 def _edges(columns: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Left edges; a call alone is wider than one among others, with a gap between."""
-    wide = 14 if len(columns) <= _LAST else 10 if len(columns) <= 80 else 8
+    wide = 28 if len(columns) <= 24 else 16 if len(columns) <= _LAST else 9
     edges = [0]
     for first, last in columns:
         edges.append(edges[-1] + (wide if first == last else 5))
@@ -335,11 +354,14 @@ def _texts(
     cells, first = np.unique(cell[order], return_index=True)
     for place, row in zip(cells.tolist(), at_rows[order[first]].tolist(), strict=True):
         record = run.calls[row]
-        key = tuple(int(record[name]) for name in ("op", "spec", "site", "peer"))
+        key = tuple(
+            int(record[name]) for name in ("op", "spec", "site", "peer", "state")
+        )
         if key not in known:
             call = run.call(row)
             where = shown_place(call.place)
             text = shown(str(call), 160) + (f" at {where}" if where else "")
+            text += _STATE_WORDS.get(call.state, "")
             known[key] = texts.setdefault(text, len(texts))
         told.flat[place] = known[key]
     return tuple(texts), tuple(tuple(line) for line in told.tolist())
@@ -360,12 +382,14 @@ def _summary(run: Run, aligned: Alignment) -> str:
         ordinal = int(aligned.ordinals[unlike[0]])
         kinds = "; ".join(_kinds(run, aligned, int(unlike[0])))
         first = f"the first is call {ordinal:,}: {kinds}" if kinds else ""
-        parts.append(f"{len(unlike):,} were not made alike, {first}")
+        verb = "was" if len(unlike) == 1 else "were"
+        parts.append(f"{len(unlike):,} {verb} not made alike, {first}")
     if len(short):
         meeting = aligned.meeting(run, int(short[0]))
         absent = [rank for rank in meeting.absent if rank not in run.unseen]
         came = f"the first is call {meeting.ordinal:,}, of {named(absent)}"
-        parts.append(f"{len(short):,} were not seen of all, {came}")
+        verb = "was" if len(short) == 1 else "were"
+        parts.append(f"{len(short):,} {verb} not seen of all, {came}")
     return "; ".join(parts) + "."
 
 
@@ -387,9 +411,7 @@ def _kinds(run: Run, aligned: Alignment, n: int) -> Iterator[str]:
 def _notes(aligned: Alignment, rows: int, columns: int) -> Iterator[str]:
     lowest = int(aligned.ordinals[0])
     if lowest > 1:
-        yield (
-            f"Calls before {lowest:,} are not kept of all ranks, and are left out."
-        )
+        yield (f"Calls before {lowest:,} are not kept of all ranks, and are left out.")
     if len(aligned.ordinals) > columns:
         yield (
             f"The last {_LAST} calls have a column each; the calls before them share "

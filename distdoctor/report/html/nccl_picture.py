@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.html.shown_text import shown
 from distdoctor.report.schema import Report
 
-_MOST_HOSTS = 64
+_MOST_HOSTS = 18
 _MOST_GPUS = 16
 _MOST_COMMUNICATORS = 32
 _PER_ROW = 3
@@ -88,7 +89,7 @@ def nccl_picture(run: Run, report: Report) -> NcclPicture | str:
     # Hosts with ranks at fault come first: not all may have room.
     names = sorted(
         by_host,
-        key=lambda one: (not any(p.key in culprits for p in by_host[one]), one),
+        key=lambda one: (not _is_odd(by_host[one], culprits), _by_number(one)),
     )
     hosts = tuple(_hosts({n: by_host[n] for n in names[:_MOST_HOSTS]}, culprits))
     communicators = [*_communicators(job)]
@@ -100,6 +101,20 @@ def nccl_picture(run: Run, report: Report) -> NcclPicture | str:
         processes=tuple(_processes(job)),
         communicators=tuple(communicators[:_MOST_COMMUNICATORS]),
         more=max(0, len(communicators) - _MOST_COMMUNICATORS),
+    )
+
+
+def _is_odd(parties: Sequence[Party], culprits: set[int]) -> bool:
+    """Whether a rank of a host is at fault, or not known."""
+    return any(one.key in culprits or not one.is_ranked for one in parties)
+
+
+def _by_number(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A key by which `pod-9` comes before `pod-10`."""
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple(
+        (0, int(part)) if part.isdecimal() and len(part) < 19 else (1, part)
+        for part in parts
     )
 
 
@@ -161,7 +176,7 @@ def _processes(job: LoggedJob) -> Iterator[tuple[str, str]]:
             ("NCCL", one.version),
             ("CUDA driver", driver),
             ("network", one.network),
-            ("meets by", one.interface),
+            ("meets by", one.interface.partition(" ")[0]),  # its address is its own
             ("sockets", one.sockets),
             ("adapters", one.adapters),
             ("inside a host", ", ".join(one.inside)),

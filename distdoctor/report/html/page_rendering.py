@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from distdoctor.model.run import Run
 from distdoctor.report.html.call_maps import CELL_WORDS
@@ -69,6 +69,7 @@ def _templates() -> Environment:
         finalize=_finalized,
     )
     environment.globals["words"] = CELL_WORDS
+    environment.filters["with_code"] = _with_code
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
@@ -77,6 +78,17 @@ def _finalized(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
         return plain(value)
     return value
+
+
+def _with_code(text: str) -> Markup:
+    """A text in which what stands between backticks is shown as code."""
+    parts = plain(text).split("`")
+    if len(parts) % 2 == 0:  # one is alone: a backtick is all it is
+        return escape("`".join(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if n % 2 else part
+        for n, part in enumerate(parts)
+    )
 
 
 @cache

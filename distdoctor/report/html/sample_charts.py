@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,26 +114,31 @@ def _width(length: int) -> int:
     return max(_CELL, _BINS * _CELL // _bins(length))
 
 
-def _read(one: LoaderPass, length: int) -> NDArray[np.int64]:
-    """How often each sample was read, [length]."""
-    inside = one.samples[(one.samples >= 0) & (one.samples < length)]
-    return np.bincount(inside, minlength=length)
+def _read(one: LoaderPass) -> NDArray[np.int64]:
+    """The samples that a rank read, each once, ascending."""
+    return np.unique(one.samples[one.samples >= 0])
+
+
+def _readers(passes: Sequence[LoaderPass]) -> tuple[NDArray[np.int64], Any]:
+    """Samples that anybody read, ascending, and how many ranks read each."""
+    every = np.concatenate([_read(one) for one in passes])
+    return np.unique(every, return_counts=True)
 
 
 def _strips(passes: Sequence[LoaderPass], length: int) -> Iterator[SampleStrip]:
     """A strip for ranks that read the same, and one for all together."""
-    alike: dict[bytes, list[int]] = {}
-    kept: dict[bytes, NDArray[np.int64]] = {}
-    readers = np.zeros(length, np.int64)
+    alike: dict[bytes, tuple[list[int], NDArray[np.int64]]] = {}
     for one in passes:
-        read = _read(one, length) > 0
-        readers += read
-        key = np.packbits(read).tobytes()
-        alike.setdefault(key, []).append(one.rank)
-        kept[key] = read.astype(np.int64)
+        read = _read(one)
+        key = blake2b(read.tobytes(), digest_size=16).digest()
+        if key in alike:
+            alike[key][0].append(one.rank)
+        elif len(alike) < _MOST_STRIPS:
+            alike[key] = [one.rank], read
+    sizes = _sizes(length)
     y = 0
-    for key, ranks in [*alike.items()][:_MOST_STRIPS]:
-        share = _binned(kept[key], length)
+    for ranks, read in alike.values():
+        share = _binned(read, length) / sizes
         levels = np.ceil(share * _LEVELS).astype(int)
         shapes = [
             (f"read{level}", _cells(levels == level, y, length))
@@ -140,23 +147,33 @@ def _strips(passes: Sequence[LoaderPass], length: int) -> Iterator[SampleStrip]:
         ]
         yield SampleStrip(named(ranks), y, tuple(shapes))
         y += _STRIP + 3
-    never, twice = _binned(readers == 0, length), _binned(readers > 1, length)
-    once = (never == 0) & (twice == 0)
+    samples, readers = _readers(passes)
+    never = _binned(samples, length) < sizes
+    twice = _binned(samples[readers > 1], length) > 0
     kinds = [
-        ("once", once),
-        ("never", (never > 0) & (twice == 0)),
-        ("twice", twice > 0),
+        ("once", ~never & ~twice),
+        ("never", never & ~twice),
+        ("twice", twice),
     ]
     shapes = [(kind, _cells(here, y, length)) for kind, here in kinds if here.any()]
     yield SampleStrip("together", y, tuple(shapes))
 
 
-def _binned(values: NDArray[np.integer | np.bool_], length: int) -> NDArray[np.float64]:
-    """The mean of each part of the dataset."""
+def _edges(length: int) -> NDArray[np.int64]:
+    """The first sample of each part of the dataset, and last, how many there are."""
     bins = _bins(length)
-    edges = np.arange(bins + 1) * length // bins
-    sums = np.add.reduceat(values.astype(np.int64), edges[:-1])
-    return np.asarray(sums / np.diff(edges))
+    return np.array([n * length // bins for n in range(bins + 1)], np.int64)
+
+
+def _sizes(length: int) -> NDArray[np.int64]:
+    """How many samples each part of the dataset has."""
+    return np.diff(_edges(length))
+
+
+def _binned(samples: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """How many of these samples are in each part of the dataset."""
+    edges = _edges(length)
+    return np.diff(np.searchsorted(samples, edges))
 
 
 def _cells(here: NDArray[np.bool_], y: int, length: int) -> str:
@@ -181,13 +198,11 @@ def _counts(passes: Sequence[LoaderPass]) -> Iterator[tuple[str, str]]:
 
 
 def _summary(passes: Sequence[LoaderPass], length: int) -> str:
-    readers = np.zeros(length, np.int64)
-    for one in passes:
-        readers += _read(one, length) > 0
-    never, twice = int((readers == 0).sum()), int((readers > 1).sum())
+    samples, readers = _readers(passes)
+    once, twice = int((readers == 1).sum()), int((readers > 1).sum())
     return (
-        f"Of {length:,} samples, {int((readers == 1).sum()):,} were read by one rank, "
-        f"{twice:,} by several, {never:,} by none of these ranks."
+        f"Of {length:,} samples, {once:,} were read by one rank, {twice:,} by several, "
+        f"{length - len(samples):,} by none of these ranks."
     )
 
 
@@ -210,6 +225,5 @@ def _notes(run: Run, meeting: LoopMeeting, *, indexed: bool) -> Iterator[str]:
     if indexed and not all(same_dataset(run, first, one) for one in others[:64]):
         yield "It is not known, or not so, that an index is the same sample on all ranks."
     if indexed:
-        kinds = len({one.samples.tobytes() for one in meeting.passes})
-        if kinds > _MOST_STRIPS:
+        if len({_read(one).tobytes() for one in meeting.passes}) > _MOST_STRIPS:
             yield f"Only the first {_MOST_STRIPS} of those who read different samples."

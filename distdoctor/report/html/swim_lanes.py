@@ -62,6 +62,7 @@ class SwimLanes:
         window: Begin and end of the last moments, in words.
         left_out: How many ranks no lane stands for.
         by_hosts: The times are those of clocks of several machines, maybe.
+        has_more: There were calls before those that are drawn one by one.
     """
 
     lanes: tuple[Lane, ...]
@@ -72,6 +73,7 @@ class SwimLanes:
     window: str
     left_out: int
     by_hosts: bool
+    has_more: bool
 
 
 def swim_lanes(run: Run, report: Report) -> SwimLanes | str:
@@ -96,7 +98,8 @@ def swim_lanes(run: Run, report: Report) -> SwimLanes | str:
     )
     span = max(over - begun, 1)
     firsts = [at for rank, _ in chosen if (at := _first_of_last(run, rank))]
-    start = int(median(firsts)) if firsts else begun
+    has_more = any(len(run.rows_of(rank)) > _LAST for rank, _ in chosen)
+    start = int(median(firsts)) if firsts and has_more else begun
     # Who waits at the end is drawn on, so that the wait is seen.
     scale = (_WIDTH - 24) / max(over - start, 1)
     culprits = {rank for one in report.findings for rank in one.ranks}
@@ -125,12 +128,11 @@ def swim_lanes(run: Run, report: Report) -> SwimLanes | str:
         window=f"{(start - begun) / 1e9:.3f} s to {(over - begun) / 1e9:.3f} s",
         left_out=left_out,
         by_hosts=run.calls_from == "dump",
+        has_more=has_more,
     )
 
 
-def _chosen(
-    run: Run, report: Report
-) -> tuple[list[tuple[int, tuple[int, ...]]], int]:
+def _chosen(run: Run, report: Report) -> tuple[list[tuple[int, tuple[int, ...]]], int]:
     """Ranks with a lane, each with those that it stands for, and how many have none."""
     having = [rank for rank in run.seen if run.rows_of(rank)]
     if len(having) <= _MOST_LANES:
@@ -145,7 +147,7 @@ def _chosen(
             alike.setdefault((len(mine), *last.tolist()), []).append(rank)
     groups = sorted(alike.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     kept = groups[: _MOST_LANES - len(own)]
-    chosen = [(rank, (rank,)) for rank in own]
+    chosen: list[tuple[int, tuple[int, ...]]] = [(rank, (rank,)) for rank in own]
     chosen += [(ranks[0], tuple(ranks)) for ranks in kept]
     told = sum(len(ranks) for _, ranks in chosen)
     return sorted(chosen), len(having) - told
@@ -166,7 +168,7 @@ def _boxes(
         state = State(int(record["state"]))
         blocked = state in BLOCKED
         left = (max(entered, start) - start) * scale
-        if not entered or max(ended, entered) < start and not blocked:
+        if not entered or (max(ended, entered) < start and not blocked):
             continue
         if blocked:
             right = float(_WIDTH)
@@ -226,7 +228,9 @@ def _loads(
     for level in range(1, _LEVELS + 1):
         here = np.flatnonzero(levels == level).tolist()
         if here:
-            path = "".join(f"M{n * wide} {y + 4}h{wide}v{_LANE - 8}h-{wide}z" for n in here)
+            path = "".join(
+                f"M{n * wide} {y + 4}h{wide}v{_LANE - 8}h-{wide}z" for n in here
+            )
             yield level, path
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
+
+from distdoctor.analysis.collectives.alignment import alignments
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, standstill
 from distdoctor.model.events import State
@@ -13,6 +17,7 @@ from distdoctor.model.run import Run, named
 from distdoctor.report.html.shown_text import shown, shown_place
 
 _MOST_NODES = 16
+_MOST_ROWS = 64
 _WIDE, _HIGH = 250, 50
 NOBODY = "No rank was seen to wait for another one that does not come."
 
@@ -36,7 +41,7 @@ class WaitEdge:
 
     begin: int  # numbers of nodes
     end: int
-    any_of: bool
+    how: str  # all | any | unmet
     path: str
 
 
@@ -75,7 +80,8 @@ def wait_picture(run: Run) -> WaitPicture | str:
     waits: Mapping[int, Sequence[Wait]] = standstill(run).waits
     lead = "These ranks can never go on, by what they themselves were seen to do."
     if not waits and run.calls_from != "run":
-        waits = recorded_waits(run).all
+        recorded = recorded_waits(run)
+        waits = {**_mismatched(run, recorded.complete), **recorded.all}
         lead = (
             "So the ranks stood when the dumps were made, as far as these tell; the "
             "graph alone does not prove that they would have stood so for ever."
@@ -85,13 +91,29 @@ def wait_picture(run: Run) -> WaitPicture | str:
     return _picture(run, waits, lead)
 
 
+_Target: TypeAlias = tuple[frozenset[int], str]
+"""Ranks that are waited for, and how: "all" are needed, or "any" of them; "unmet":
+they make another call there, or none, so that the two cannot meet."""
+
+
+def _mismatched(run: Run, rows: Sequence[int]) -> dict[int, tuple[Wait, ...]]:
+    """Who stands in a call that all members of its group have made, and not alike."""
+    unmet = _Unmet(run)
+    calls = run.calls["rank"][list(rows)].tolist()
+    return {
+        rank: (Wait(rank, row, frozenset({rank})),)
+        for rank, row in zip(calls, rows, strict=True)
+        if unmet.of(row)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Stand:
     """Ranks with the same waits."""
 
     ranks: tuple[int, ...]
     waits: tuple[Wait, ...]
-    targets: tuple[tuple[frozenset[int], bool], ...]
+    targets: tuple[_Target, ...]
 
 
 def _picture(run: Run, waits: Mapping[int, Sequence[Wait]], lead: str) -> WaitPicture:
@@ -112,8 +134,8 @@ def _picture(run: Run, waits: Mapping[int, Sequence[Wait]], lead: str) -> WaitPi
     return WaitPicture(
         nodes=tuple(nodes),
         edges=tuple(
-            WaitEdge(a, b, any_of, _arrow(nodes[a], nodes[b], (b, a) in _pairs(edges)))
-            for a, b, any_of in edges
+            WaitEdge(a, b, how, _arrow(nodes[a], nodes[b], (b, a) in _pairs(edges)))
+            for a, b, how in edges
         ),
         width=width,
         height=height,
@@ -131,30 +153,64 @@ _OTHER = {
 
 
 def _stands(run: Run, waits: Mapping[int, Sequence[Wait]]) -> list[_Stand]:
-    """Ranks that wait alike together; those that most of them wait for first."""
-    alike: dict[object, list[int]] = {}
+    """Ranks that wait alike together; the largest such part first."""
+    alike: dict[tuple[object, tuple[_Target, ...]], list[int]] = {}
+    unmet = _Unmet(run)
     for rank, each in sorted(waits.items()):
         calls = tuple(
             tuple(run.calls[["op", "group", "site", "state"]][one.row].tolist())
             for one in each
         )
-        alike.setdefault((calls, _targets(rank, each)), []).append(rank)
+        key = calls, _targets(rank, each, unmet)
+        alike.setdefault(key, []).append(rank)
     found = [
-        _Stand(tuple(ranks), tuple(waits[ranks[0]]), _targets(ranks[0], waits[ranks[0]]))
-        for ranks in alike.values()
+        _Stand(tuple(ranks), tuple(waits[ranks[0]]), targets)
+        for (_, targets), ranks in alike.items()
     ]
     return sorted(found, key=lambda one: (-len(one.ranks), one.ranks))
 
 
-def _targets(
-    rank: int, waits: Sequence[Wait]
-) -> tuple[tuple[frozenset[int], bool], ...]:
-    """Whom a rank waits for; a refused call waits for the rank itself."""
-    return tuple(
-        (missing, one.any_of)
-        for one in waits
-        if (missing := one.missing - {rank} if len(one.missing) > 1 else one.missing)
-    )
+def _targets(rank: int, waits: Sequence[Wait], unmet: _Unmet) -> tuple[_Target, ...]:
+    """Whom a rank waits for; who waits for itself alone had its call stopped."""
+    found = []
+    for one in waits:
+        if one.missing == {rank}:
+            found.append((unmet.of(one.row) - {rank}, "unmet"))
+        else:
+            found.append((one.missing - {rank}, "any" if one.any_of else "all"))
+    return tuple(each for each in found if each[0])
+
+
+class _Unmet:
+    """Who makes another call, or none, where some ranks stand in one."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[tuple[int, ...], frozenset[int]] = {}
+
+    def of(self, row: int) -> frozenset[int]:
+        """Those ranks; none where the call is no collective of several ranks."""
+        record = self._run.calls[row]
+        names = ("group", "ordinal", "signature")
+        key = tuple(int(record[name]) for name in names)
+        if key not in self._known:
+            self._known[key] = self._of(*key)
+        return self._known[key]
+
+    def _of(self, group: int, ordinal: int, signature: int) -> frozenset[int]:
+        name = self._run.groups[group].name
+        aligned = next((a for a in alignments(self._run) if a.group.name == name), None)
+        if aligned is None:
+            return frozenset()
+        n = int(np.searchsorted(aligned.ordinals, ordinal))
+        if n == len(aligned.ordinals) or aligned.ordinals[n] != ordinal:
+            return frozenset()
+        meeting = aligned.meeting(self._run, n)
+        signatures = self._run.calls["signature"]
+        others = {
+            rank for rank, at in meeting.rows.items() if signatures[at] != signature
+        }
+        return frozenset(others) | frozenset(meeting.absent)
 
 
 def _others(run: Run, ranks: set[int]) -> list[tuple[tuple[int, ...], str]]:
@@ -168,25 +224,23 @@ def _others(run: Run, ranks: set[int]) -> list[tuple[tuple[int, ...], str]]:
 
 def _edges(
     stands: Sequence[_Stand], parts: Sequence[tuple[tuple[int, ...], str]]
-) -> set[tuple[int, int, bool]]:
+) -> set[tuple[int, int, str]]:
     found = set()
     members = [frozenset(ranks) for ranks, _ in parts]
     for n, one in enumerate(stands[: len(parts)]):
-        for missing, any_of in one.targets:
-            if missing <= set(one.ranks) and len(one.ranks) == 1:
-                continue  # for itself: its call was refused
+        for missing, how in one.targets:
             for other, ranks in enumerate(members):
-                if ranks & missing and (other != n or len(ranks) > 1):
-                    found.add((n, other, any_of))
-    return {edge for edge in found if edge[0] != edge[1]}
+                if ranks & missing and other != n:
+                    found.add((n, other, how))
+    return found
 
 
-def _pairs(edges: Sequence[tuple[int, int, bool]]) -> set[tuple[int, int]]:
+def _pairs(edges: Sequence[tuple[int, int, str]]) -> set[tuple[int, int]]:
     return {(a, b) for a, b, _ in edges}
 
 
 def _places(
-    count: int, edges: Sequence[tuple[int, int, bool]], waiting: int
+    count: int, edges: Sequence[tuple[int, int, str]], waiting: int
 ) -> tuple[list[tuple[int, int]], int, int]:
     """Left upper corners of the nodes, and the size of the drawing."""
     pairs = _pairs(edges)
@@ -264,18 +318,22 @@ def _doing(run: Run, waits: Sequence[Wait]) -> tuple[str, str]:
 
 
 def _rows(run: Run, stands: Sequence[_Stand]) -> Iterator[tuple[str, str, str, str]]:
-    for one in stands[:64]:
+    for one in stands[:_MOST_ROWS]:
         doing, at = _doing(run, one.waits)
-        whom = []
-        for missing, any_of in one.targets:
-            if missing <= set(one.ranks) and len(missing) == 1:
-                whom.append(_ALONE.get(run.call(one.waits[0].row).state, "for itself"))
-            else:
-                of = "any of " if any_of and len(missing) > 1 else ""
-                whom.append(f"for {of}{named(missing)}")
-        yield named(one.ranks), doing, at, "; ".join(dict.fromkeys(whom)) or "–"
+        stopped = run.call(one.waits[0].row).state is State.REFUSED
+        whom = [
+            _HOW["stopped" if stopped and how == "unmet" else how].format(
+                named(missing), verb="makes" if len(missing) == 1 else "make"
+            )
+            for missing, how in one.targets
+        ]
+        yield named(one.ranks), doing, at, "; ".join(dict.fromkeys(whom)) or _NOBODY
 
 
-_ALONE = {
-    State.REFUSED: "for nobody: distdoctor stopped the call, which could not have met"
+_HOW = {
+    "all": "{}",
+    "any": "one of {}",
+    "unmet": "{}, which {verb} another call there, or none",
+    "stopped": "nobody, stopped by distdoctor: {} {verb} another call there, or none",
 }
+_NOBODY = "nobody, stopped by distdoctor: the call cannot be made"

@@ -21,7 +21,7 @@ _MOST_CHARTS = 6
 _MOST_LOOKS = 60
 _MOST_NAMES = 3
 _TRAIL = 240
-_BAR, _HIGH = 14, 90
+_STEP, _HIGH = 26, 90
 
 NO_COPIES = (
     "No weights of copies of a model were compared: nobody saw ranks that train one "
@@ -66,6 +66,11 @@ class WeightChart:
     trail_width: int
     summary: str
 
+    @property
+    def differs(self) -> bool:
+        """Whether the ranks differed at one of the looks."""
+        return any(one.differing for one in self.looks)
+
 
 def weight_charts(run: Run) -> tuple[list[WeightChart], int] | str:
     """Charts of the copies of models.
@@ -74,7 +79,7 @@ def weight_charts(run: Run) -> tuple[list[WeightChart], int] | str:
         run: What was examined.
 
     Returns:
-        The charts, and for how many further copies there is none; or why there are none.
+        The charts, and for how many further copies there is none; or why not.
     """
     found: list[tuple[int, dict[int, WeightHistory]]] = []
     sets = replicas(run)
@@ -110,7 +115,7 @@ def _chart(model: int, copies: Mapping[int, WeightHistory]) -> WeightChart:
         looks=tuple(looks),
         trail=trail,
         steps=length,
-        width=max(len(looks) * (_BAR + 6), 120),
+        width=max(len(looks) * _STEP, 400),
         height=_HIGH,
         trail_width=_TRAIL * 4,
         summary=_summary(looks, len(steps) - len(looks)),
@@ -133,7 +138,7 @@ def _look(copies: Mapping[int, WeightHistory], step: int, n: int) -> WeightLook:
         of=count,
         names=listed,
         apart=_apart([one.samples for one in told]) if differ else "",
-        x=n * (_BAR + 6),
+        x=n * _STEP,
         height=math.ceil(share * _HIGH),
     )
 
