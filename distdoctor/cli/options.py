@@ -67,6 +67,24 @@ class ReportOptions:
     allow_incomplete: bool
     verbose: bool
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be written: before minutes are spent on a job.
+
+        Raises:
+            UsageError: A page was asked for on a terminal.
+            PackageMissing: What makes pages is not installed.
+        """
+        if self.form != Format.HTML:
+            return
+        from distdoctor.report.html import require_jinja
+
+        require_jinja()
+        if self.output is None and sys.stdout.isatty():
+            raise click.UsageError(
+                "a page is not for a terminal: give it a file, as in --format html "
+                "--output report.html"
+            )
+
 
 def _require_writable(
     _context: click.Context, _option: click.Parameter, path: Path | None

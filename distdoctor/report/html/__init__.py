@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from distdoctor.errors import PackageMissing
-from distdoctor.model.run import Run
-from distdoctor.report.schema import Report
+
+if TYPE_CHECKING:  # what asks for Jinja alone does not wait for numpy
+    from distdoctor.model.run import Run
+    from distdoctor.report.schema import Report
 
 
 def render(report: Report, run: Run) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -298,7 +299,7 @@ def _rows(cells: NDArray[np.uint8], members: Sequence[int]) -> list[list[int]]:
     bounds = np.linspace(0, len(members), MOST_ROWS + 1).astype(int).tolist()
     return [
         list(range(begin, end))
-        for begin, end in zip(bounds, bounds[1:], strict=False)
+        for begin, end in pairwise(bounds)
         if end > begin
     ]
 

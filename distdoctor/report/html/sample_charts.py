@@ -27,6 +27,7 @@ _BINS = 240
 _CELL = 4  # wide
 _STRIP = 16  # high
 _LEVELS = 4
+_COMPARED = 64  # ranks whose datasets are compared
 
 NO_READING = "No pass over a loader was seen that ranks which train together share."
 
@@ -222,8 +223,9 @@ def _notes(run: Run, meeting: LoopMeeting, *, indexed: bool) -> Iterator[str]:
     first, *others = meeting.passes
     if not meeting.whole:
         yield "Not all ranks went to the end of this pass, or not all of it is known."
-    if indexed and not all(same_dataset(run, first, one) for one in others[:64]):
-        yield "It is not known, or not so, that an index is the same sample on all ranks."
-    if indexed:
-        if len({_read(one).tobytes() for one in meeting.passes}) > _MOST_STRIPS:
-            yield f"Only the first {_MOST_STRIPS} of those who read different samples."
+    if not indexed:
+        return
+    if not all(same_dataset(run, first, one) for one in others[:_COMPARED]):
+        yield "It is not known, or not so, that an index is one sample on all ranks."
+    if len({_read(one).tobytes() for one in meeting.passes}) > _MOST_STRIPS:
+        yield f"Only the first {_MOST_STRIPS} of those who read different samples."

@@ -106,7 +106,7 @@ def swim_lanes(run: Run, report: Report) -> SwimLanes | str:
     victims = {rank for one in report.findings for rank in one.victims}
     lanes = []
     for n, (rank, others) in enumerate(chosen):
-        boxes = tuple(_boxes(run, rank, start, over, begun, scale))
+        boxes = tuple(_boxes(run, rank, start, begun, scale))
         mark = "culprit" if rank in culprits else "victim" if rank in victims else ""
         lanes.append(
             Lane(
@@ -159,7 +159,7 @@ def _first_of_last(run: Run, rank: int) -> int:
 
 
 def _boxes(
-    run: Run, rank: int, start: int, over: int, begun: int, scale: float
+    run: Run, rank: int, start: int, begun: int, scale: float
 ) -> Iterator[LaneBox]:
     """The last calls of a rank, as far as they reach into the last moments."""
     for row in run.rows_of(rank)[-_LAST:]:

@@ -12,14 +12,18 @@ import numpy as np
 from distdoctor.analysis.collectives.alignment import alignments
 from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, standstill
-from distdoctor.model.events import State
+from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named
 from distdoctor.report.html.shown_text import shown, shown_place
 
 _MOST_NODES = 16
 _MOST_ROWS = 64
 _WIDE, _HIGH = 250, 50
-NOBODY = "No rank was seen to wait for another one that does not come."
+NOBODY = "No rank was seen to wait in a call of communication at the end."
+NOT_KNOWN = (
+    "Ranks stand in calls of communication, and nothing shows that those whom they wait "
+    "for will never come."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def wait_picture(run: Run) -> WaitPicture | str:
             "graph alone does not prove that they would have stood so for ever."
         )
     if not waits:
-        return NOBODY
+        return NOT_KNOWN if len(run.with_state(*BLOCKED)) else NOBODY
     return _picture(run, waits, lead)
 
 
