@@ -1,4 +1,4 @@
-"""Pages for tests: of drawings, and with the same text in every place that can have one."""
+"""Pages for tests: of drawings, and with one text in every place that has any."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOURCE = "\n".join(f"line_{n}()" for n in range(1, 30))
 
 EVERYTHING = """
     group tp | 0 1
-    rank 0 | start=2 software(packages=torch,versions=2.13) variables(settings=NCCL_DEBUG=INFO) wrap=ddp:a held(names=x,rows=7) read(samples=3+0+2+1,steps=2)@t.py:9 trained(names=w,numels=6,wrapped)@t.py:4 weights(prints=1)@t.py:5 weights(step=1,prints=1,gradients=5)@t.py:9 weights(step=2,prints=2,gradients=6)@t.py:9 trail(before=1-3,gradients=5-7,after=2-4) nccl_process(host=a) communicator(comm=world,size=2,member=0,host=a,device=1) all_reduce(4)/tp@t.py:7+100ms all_reduce(4)@t.py:8+200ms all_reduce(4)@t.py:8...+300ms
+    rank 0 | start=2 software(packages=torch,versions=2.13) variables(settings=NCCL_DEBUG=INFO) wrap=ddp:a held(names=x,rows=7) read(samples=3+0+2+1,steps=2)@t.py:9 trained(names=w,numels=6,wrapped)@t.py:4 weights(prints=1)@t.py:5 weights(step=1,prints=1,gradients=5)@t.py:9 weights(step=2,prints=2,gradients=6)@t.py:9 trail(before=1-3,gradients=5-7,after=2-4) nccl_process(host=a) communicator(comm=world,size=2,member=0,host=a,device=1) all_reduce(4)/tp@t.py:7+100ms all_reduce(4)@t.py:8+200ms all_reduce(4)@t.py:8!+300ms
     rank 1 | start=2 software(packages=torch,versions=2.12) variables(settings=NCCL_DEBUG=WARN) wrap=ddp:a held(names=x,rows=7) read(samples=3+0+2+1,steps=2)@t.py:9 trained(names=w,numels=6,wrapped)@t.py:4 weights(prints=1)@t.py:5 weights(step=1,prints=1,gradients=5)@t.py:9 weights(step=2,prints=9,gradients=7)@t.py:9 trail(before=1-3,gradients=5-7,after=2-4) nccl_process(host=b) communicator(comm=world,size=2,member=1,host=b,device=0) all_reduce(4)/tp@t.py:7+100ms all_reduce(4)@t.py:8+200ms barrier@t.py:12...+310ms
 """  # noqa: E501 - a rank is a line
 
@@ -204,7 +204,7 @@ def with_text_in_run(run: Run, text: str) -> Run:
 class Elements(HTMLParser):
     """The elements of a page as a browser would make them, and its texts."""
 
-    VOID = frozenset({"meta", "br", "rect", "path", "circle"})
+    VOID = frozenset({"meta", "br"})
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

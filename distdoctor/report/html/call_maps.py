@@ -149,7 +149,7 @@ def call_maps(run: Run, report: Report) -> list[CallMap]:
         At most a few; none if no group of several ranks made collectives.
     """
     found = [one for one in alignments(run) if len(one.rows)]
-    accused = [one.details.get("group") for one in report.findings]
+    accused = [str(one.details.get("group")) for one in report.findings]
     order = {name: n for n, name in reversed(list(enumerate(accused)))}
     found.sort(
         key=lambda one: (
@@ -297,11 +297,7 @@ def _rows(cells: NDArray[np.uint8], members: Sequence[int]) -> list[list[int]]:
     if len(parts) <= MOST_ROWS:
         return parts
     bounds = np.linspace(0, len(members), MOST_ROWS + 1).astype(int).tolist()
-    return [
-        list(range(begin, end))
-        for begin, end in pairwise(bounds)
-        if end > begin
-    ]
+    return [list(range(begin, end)) for begin, end in pairwise(bounds) if end > begin]
 
 
 def _edges(columns: Sequence[tuple[int, int]]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class LastCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class CardTestimony:
     """What a kind of evidence tells, and the files that do."""
 
     evidence: str
@@ -93,7 +93,7 @@ class FindingCard:
     picture: tuple[str, ...]
     calls: tuple[LastCalls, ...]
     since: tuple[str, ...]
-    told_by: tuple[Testimony, ...]
+    told_by: tuple[CardTestimony, ...]
     chain: PartingChain | None
     remedy: str
     following: tuple[tuple[str, str], ...]
@@ -129,7 +129,7 @@ def finding_card(finding: FindingData, run: Run) -> FindingCard:
         calls=tuple(_last_calls(finding, run)),
         since=tuple(_since(finding)),
         told_by=tuple(
-            Testimony(
+            CardTestimony(
                 one.evidence,
                 shown(one.what),
                 tuple(shown(path, 300) for path in one.files[:_FILES]),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from distdoctor.journal.secret_masking import masked_text
 from distdoctor.model.run import Run
 from distdoctor.report.html.call_maps import CELL_WORDS
 from distdoctor.report.html.page_content import ReportContent, content_of
@@ -59,7 +60,7 @@ def _title(contents: Sequence[ReportContent]) -> str:
 
 @cache
 def _templates() -> Environment:
-    """What is told by a template cannot be markup, and has no control characters."""
+    """Templates, which make text of all that they are given."""
     environment = Environment(
         loader=PackageLoader("distdoctor.report.html"),
         autoescape=True,
@@ -76,13 +77,19 @@ def _templates() -> Environment:
 
 def _finalized(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
-        return plain(value)
+        return _harmless(value)
     return value
+
+
+@lru_cache(maxsize=1 << 12)
+def _harmless(text: str) -> str:
+    """A text as it may be shown; most of them come here masked already."""
+    return plain(masked_text(text))
 
 
 def _with_code(text: str) -> Markup:
     """A text in which what stands between backticks is shown as code."""
-    parts = plain(text).split("`")
+    parts = _harmless(text).split("`")
     if len(parts) % 2 == 0:  # one is alone: a backtick is all it is
         return escape("`".join(parts))
     return Markup("").join(

@@ -18,7 +18,7 @@ NO_STACKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class StackLine:
+class OutlineLine:
     """A line of a stack."""
 
     function: str
@@ -40,7 +40,7 @@ class StackNode:
 
     ranks: str
     share: int
-    lines: tuple[StackLine, ...]
+    lines: tuple[OutlineLine, ...]
     doing: tuple[tuple[str, str], ...]
     inner: tuple[StackNode, ...]
 
@@ -100,6 +100,6 @@ class _Outline:
             )
 
 
-def _line(one: StackBranch) -> StackLine:
+def _line(one: StackBranch) -> OutlineLine:
     at = f"{one.file}:{one.line}" if one.line else one.file
-    return StackLine(shown(one.function, 200), shown(at, 300), one.is_users)
+    return OutlineLine(shown(one.function, 200), shown(at, 300), one.is_users)

@@ -21,8 +21,8 @@ _MOST_ROWS = 64
 _WIDE, _HIGH = 250, 50
 NOBODY = "No rank was seen to wait in a call of communication at the end."
 NOT_KNOWN = (
-    "Ranks stand in calls of communication, and nothing shows that those whom they wait "
-    "for will never come."
+    "Ranks stand in calls of communication, and nothing shows that those whom they "
+    "wait for will never come."
 )
 
 

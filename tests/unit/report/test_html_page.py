@@ -27,8 +27,10 @@ from html_pages import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_in
 
 from distdoctor.catalogue import every_check
+from distdoctor.cli.examine import run as examine_command
 from distdoctor.cli.options import ReportOptions
 from distdoctor.errors import PackageMissing
 from distdoctor.model.drawing import sketch
@@ -55,7 +57,7 @@ DRAWINGS = [
     pytest.param(drawing, id=f"{check.code}-{heading}-{n}")
     for check in every_check()
     for heading in ("Sick", "Well", "Unknown")
-    for n, drawing in enumerate(check.manual.drawings(heading)[:2], start=1)
+    for n, drawing in enumerate(check.manual.drawings(heading)[:1], start=1)
 ]
 
 _run = full_run()
@@ -103,7 +105,7 @@ def test_hostile_words_are_harmless_alone_and_among_others(text: str) -> None:
 def test_data_of_maps_stay_data_whatever_groups_are_named() -> None:
     run = with_text_in_run(_run, "</script><script>alert(1)</script>")
     page = render(_report, run)
-    blocks = re.findall(r'<script type="application/json" id="[^"]+">(.*?)</script>', page)
+    blocks = re.findall(r'<script type="application/json" [^>]+>(.*?)</script>', page)
     assert len(blocks) == page.count("data-map=")
     groups = [json.loads(block)["group"] for block in blocks]
     assert any("</script>" in group for group in groups)
@@ -180,7 +182,10 @@ def test_secrets_are_masked_wherever_they_come_from() -> None:
 @pytest.mark.parametrize(
     ("drawing", "words"),
     [
-        ("rank 0 | start=1 leave exit=0", "WELL"),
+        (
+            "rank 0 | start=2 barrier exit=0\nrank 1 | start=2 barrier exit=0",
+            "WELL",
+        ),
         ("rank 0 | ?", "UNKNOWN"),
         (
             "rank 0 | all_reduce(4)@t.py:7!\nrank 1 | barrier@t.py:9...",
@@ -243,17 +248,12 @@ def test_a_page_of_many_ranks_and_calls_stays_small() -> None:
 
 def _as_large(ranks: int) -> Report:
     """A report of a job of so many ranks: to judge it takes longer than to show it."""
-    finding = _report.findings[0]
     victims = [rank for rank in range(ranks) if rank != 341]
-    values = {"ranks": [341], "victims": victims}
+    finding = replace_in(_report.findings[0], ranks=[341], victims=victims)
     report = with_text_everywhere(_report, "x")
-    report.findings = [type(finding)(**{**_fields(finding), **values})]
+    report.findings = [finding]
     report.world_size = ranks
     return report
-
-
-def _fields(finding: object) -> dict[str, object]:
-    return {name: getattr(finding, name) for name in finding.__struct_fields__}  # type: ignore[attr-defined]
 
 
 def test_without_jinja_one_sentence_says_what_to_install(
@@ -278,12 +278,10 @@ def test_without_jinja_one_sentence_says_what_to_install(
 def test_a_page_is_refused_on_a_terminal_before_the_job_is_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distdoctor.cli.examine import run as examine_command
-
     told = CliRunner().invoke(examine_command, ["nowhere", "--format", "html"])
     assert "a page is not for a terminal" not in told.output  # a pipe may have it
     monkeypatch.setattr(sys.stdout.__class__, "isatty", lambda _: True, raising=False)
-    with pytest.raises(Exception, match="--output report.html"):
+    with pytest.raises(Exception, match=r"--output report\.html"):
         ReportOptions(
             form="html",
             output=None,
