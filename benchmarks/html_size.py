@@ -4,11 +4,12 @@ Run it with
 
     python benchmarks/html_size.py
 
-Makes runs of up to 1,024 ranks with up to 10,000 calls each whose ranks also tell what they
-read, their weights and their steps; one rank's last call has another dtype. In the worst
-case each rank also makes calls of its own now and then, so that no two rows of the map are
-alike. Told are: what the page takes beside the judgement, its size, and how long Debian's
-Chromium needs from the request to the first picture after all was read. The goal is 2 s.
+Makes runs of up to 1,024 ranks with up to 10,000 calls each whose ranks also tell what
+they read, their weights and their steps; one rank's last call has another dtype. In the
+worst case each rank also makes calls of its own now and then, so that no two rows of
+the map are alike. Told are: how long it takes to make the page, also in parts of the
+time to judge the run, its size, and how long Debian's Chromium needs from the request
+to the first picture after all was read. The goal is 2 s.
 """
 
 from __future__ import annotations

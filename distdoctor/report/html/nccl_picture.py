@@ -178,7 +178,7 @@ def _processes(job: LoggedJob) -> Iterator[tuple[str, str]]:
             ("network", one.network),
             ("meets by", one.interface.partition(" ")[0]),  # its address is its own
             ("sockets", one.sockets),
-            ("adapters", one.adapters),
+            ("adapters", one.adapters.partition(";")[0].strip()),
             ("inside a host", ", ".join(one.inside)),
             ("between hosts", ", ".join(one.between)),
         )

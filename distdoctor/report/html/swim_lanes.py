@@ -22,7 +22,7 @@ _WIDTH = 960
 _LANE = 26
 _LEVELS = 4
 
-NO_CALLS = "No calls of communication were recorded."
+NO_CALLS = "No calls of ranks were recorded, so nothing tells when they made them."
 NO_TIMES = "Nothing tells when the calls were made."
 
 

@@ -20,6 +20,7 @@ _MOST_NODES = 16
 _MOST_ROWS = 64
 _WIDE, _HIGH = 250, 50
 NOBODY = "No rank was seen to wait in a call of communication at the end."
+NO_CALLS_SEEN = "No calls of ranks were recorded, so nothing tells who waits."
 NOT_KNOWN = (
     "Ranks stand in calls of communication, and nothing shows that those whom they "
     "wait for will never come."
@@ -90,6 +91,8 @@ def wait_picture(run: Run) -> WaitPicture | str:
             "So the ranks stood when the dumps were made, as far as these tell; the "
             "graph alone does not prove that they would have stood so for ever."
         )
+    if not len(run.calls) and not waits:
+        return NO_CALLS_SEEN
     if not waits:
         return NOT_KNOWN if len(run.with_state(*BLOCKED)) else NOBODY
     return _picture(run, waits, lead)
@@ -97,7 +100,7 @@ def wait_picture(run: Run) -> WaitPicture | str:
 
 _Target: TypeAlias = tuple[frozenset[int], str]
 """Ranks that are waited for, and how: "all" are needed, or "any" of them; "unmet":
-they make another call there, or none, so that the two cannot meet."""
+they make another call there, so that the two cannot meet."""
 
 
 def _mismatched(run: Run, rows: Sequence[int]) -> dict[int, tuple[Wait, ...]]:
@@ -107,7 +110,7 @@ def _mismatched(run: Run, rows: Sequence[int]) -> dict[int, tuple[Wait, ...]]:
     return {
         rank: (Wait(rank, row, frozenset({rank})),)
         for rank, row in zip(calls, rows, strict=True)
-        if unmet.of(row)
+        if unmet.of(row)[1] == "unmet" and unmet.of(row)[0]
     }
 
 
@@ -179,7 +182,8 @@ def _targets(rank: int, waits: Sequence[Wait], unmet: _Unmet) -> tuple[_Target, 
     found = []
     for one in waits:
         if one.missing == {rank}:
-            found.append((unmet.of(one.row) - {rank}, "unmet"))
+            others, how = unmet.of(one.row)
+            found.append((others - {rank}, how))
         else:
             found.append((one.missing - {rank}, "any" if one.any_of else "all"))
     return tuple(each for each in found if each[0])
@@ -190,9 +194,9 @@ class _Unmet:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._known: dict[tuple[int, ...], frozenset[int]] = {}
+        self._known: dict[tuple[int, ...], _Target] = {}
 
-    def of(self, row: int) -> frozenset[int]:
+    def of(self, row: int) -> _Target:
         """Those ranks; none where the call is no collective of several ranks."""
         record = self._run.calls[row]
         names = ("group", "ordinal", "signature")
@@ -201,20 +205,20 @@ class _Unmet:
             self._known[key] = self._of(*key)
         return self._known[key]
 
-    def _of(self, group: int, ordinal: int, signature: int) -> frozenset[int]:
+    def _of(self, group: int, ordinal: int, signature: int) -> _Target:
         name = self._run.groups[group].name
         aligned = next((a for a in alignments(self._run) if a.group.name == name), None)
         if aligned is None:
-            return frozenset()
+            return frozenset(), "unmet"
         n = int(np.searchsorted(aligned.ordinals, ordinal))
         if n == len(aligned.ordinals) or aligned.ordinals[n] != ordinal:
-            return frozenset()
+            return frozenset(), "unmet"
         meeting = aligned.meeting(self._run, n)
         signatures = self._run.calls["signature"]
-        others = {
+        others = frozenset(
             rank for rank, at in meeting.rows.items() if signatures[at] != signature
-        }
-        return frozenset(others) | frozenset(meeting.absent)
+        )
+        return (others, "unmet") if others else (frozenset(meeting.absent), "all")
 
 
 def _others(run: Run, ranks: set[int]) -> list[tuple[tuple[int, ...], str]]:
@@ -337,7 +341,7 @@ def _rows(run: Run, stands: Sequence[_Stand]) -> Iterator[tuple[str, str, str, s
 _HOW = {
     "all": "{}",
     "any": "one of {}",
-    "unmet": "{}, which {verb} another call there, or none",
-    "stopped": "nobody, stopped by distdoctor: {} {verb} another call there, or none",
+    "unmet": "{}, which {verb} another call there",
+    "stopped": "nobody, stopped by distdoctor: {} {verb} another call there",
 }
 _NOBODY = "nobody, stopped by distdoctor: the call cannot be made"

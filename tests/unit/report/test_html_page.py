@@ -209,7 +209,7 @@ def test_a_section_without_data_says_why_in_a_sentence() -> None:
     assert "What this page does not show" in texts
     for sentence in (
         "No stacks were taken",
-        "No calls of communication were recorded",
+        "No calls of ranks were recorded",
         "No log of NCCL was read",
         "No weights of copies of a model were compared",
         "No pass over a loader was seen",
