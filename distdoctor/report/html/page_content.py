@@ -163,7 +163,7 @@ def _sections(
     report: Report, run: Run
 ) -> tuple[list[PageSection], list[tuple[str, str]]]:
     makers: tuple[tuple[str, str, Callable[[], Any]], ...] = (
-        ("waits", "Who waits for whom", lambda: wait_picture(run)),
+        ("waits", "Who waits for whom", lambda: wait_picture(run, report)),
         ("maps", "Ranks and collectives", lambda: _maps(run, report)),
         ("lanes", "Calls in time", lambda: swim_lanes(run, report)),
         ("stacks", "Merged stacks", lambda: stack_outline(run)),

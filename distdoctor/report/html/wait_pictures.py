@@ -15,6 +15,7 @@ from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, standstill
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named
 from distdoctor.report.html.shown_text import shown, shown_place
+from distdoctor.report.schema import Report
 
 _MOST_NODES = 16
 _MOST_ROWS = 64
@@ -73,24 +74,37 @@ class WaitPicture:
     left_out: int
 
 
-def wait_picture(run: Run) -> WaitPicture | str:
+_FOR_EVER = "These ranks can never go on, by what they themselves were seen to do."
+_AT_THE_END = (
+    "So the ranks stood at the end, as far as was seen; the picture alone does not prove "
+    "that they would have stood so for ever."
+)
+_IN_DUMPS = (
+    "So the ranks stood when the dumps were made, as far as these tell; the picture "
+    "alone does not prove that they would have stood so for ever."
+)
+
+
+def wait_picture(run: Run, report: Report) -> WaitPicture | str:
     """The picture of a run.
 
     Args:
         run: What was examined.
+        report: What was found.
 
     Returns:
         The picture, or why there is none.
     """
-    waits: Mapping[int, Sequence[Wait]] = standstill(run).waits
-    lead = "These ranks can never go on, by what they themselves were seen to do."
+    still = standstill(run)
+    waits: Mapping[int, Sequence[Wait]] = still.waits
+    lead = _AT_THE_END
+    is_whole = not (run.partial or run.faltered or run.simulated)
+    if report.verdict == "sick" and is_whole and not still.by_send:
+        lead = _FOR_EVER
     if not waits and run.calls_from != "run":
         recorded = recorded_waits(run)
         waits = {**_mismatched(run, recorded.complete), **recorded.all}
-        lead = (
-            "So the ranks stood when the dumps were made, as far as these tell; the "
-            "graph alone does not prove that they would have stood so for ever."
-        )
+        lead = _IN_DUMPS
     if not len(run.calls) and not waits:
         return NO_CALLS_SEEN
     if not waits:

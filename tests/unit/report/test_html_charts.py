@@ -32,6 +32,7 @@ from distdoctor.report.html.sample_charts import sample_charts
 from distdoctor.report.html.stack_outline import StackOutline, stack_outline
 from distdoctor.report.html.swim_lanes import NO_CALLS, NO_TIMES, SwimLanes, swim_lanes
 from distdoctor.report.html.wait_pictures import (
+    NO_CALLS_SEEN,
     NOBODY,
     NOT_KNOWN,
     WaitPicture,
@@ -142,7 +143,11 @@ def test_the_group_of_a_finding_comes_first() -> None:
 
 
 def picture_of(drawing: str) -> WaitPicture:
-    found = wait_picture(sketch(drawing))
+    return picture_of_run(sketch(drawing))
+
+
+def picture_of_run(run: Run) -> WaitPicture:
+    found = wait_picture(run, report_of(run))
     assert isinstance(found, WaitPicture)
     return found
 
@@ -187,9 +192,24 @@ def test_a_stopped_call_points_to_those_who_make_another() -> None:
     assert found.rows[0][3].startswith("nobody, stopped by distdoctor: rank 2 makes")
 
 
-def test_without_waits_a_sentence_says_so() -> None:
-    assert wait_picture(sketch("rank 0 | barrier\nrank 1 | barrier")) == NOBODY
-    assert wait_picture(sketch("rank 0 | barrier...\nrank 1 | ?")) == NOT_KNOWN
+@pytest.mark.parametrize(
+    ("drawing", "sentence"),
+    [
+        ("rank 0 | barrier\nrank 1 | barrier", NOBODY),
+        ("rank 0 | barrier...\nrank 1 | ?", NOT_KNOWN),
+        ("rank 0 | exit=0\nrank 1 | exit=0", NO_CALLS_SEEN),
+    ],
+)
+def test_without_waits_a_sentence_says_so(drawing: str, sentence: str) -> None:
+    run = sketch(drawing)
+    assert wait_picture(run, report_of(run)) == sentence
+
+
+def test_a_picture_says_for_ever_only_where_all_was_seen() -> None:
+    run = sketch("rank 0 | barrier...\nrank 1 | fail=KeyError@d.py:3  exit=1")
+    assert picture_of_run(run).lead.startswith("These ranks can never go on")
+    for part in (replace(run, partial={1: "cut"}), replace(run, faltered={0})):
+        assert "does not prove" in picture_of_run(part).lead
 
 
 # --- time ----------------------------------------------------------------------------
