@@ -76,8 +76,8 @@ class WaitPicture:
 
 _FOR_EVER = "These ranks can never go on, by what they themselves were seen to do."
 _AT_THE_END = (
-    "So the ranks stood at the end, as far as was seen; the picture alone does not prove "
-    "that they would have stood so for ever."
+    "So the ranks stood at the end, as far as was seen; the picture alone does not "
+    "prove that they would have stood so for ever."
 )
 _IN_DUMPS = (
     "So the ranks stood when the dumps were made, as far as these tell; the picture "
