@@ -29,7 +29,7 @@ from distdoctor.journal.folder import Manifest
 from distdoctor.judging import judge_run
 from distdoctor.model.events import WORLD
 from distdoctor.model.run import Run
-from distdoctor.report.html import render
+from distdoctor.report.formats import Rendering, render
 
 GOAL_S = 2.0
 SIZES = ((16, 1_000), (128, 10_000), (1024, 10_000))
@@ -63,9 +63,9 @@ def page_of(run: Run) -> tuple[str, float, float]:
         distdoctor="0", launch=[], directory=".", script="train.py", stopped="deadlock"
     )
     begun = time.perf_counter()
-    report = judge_run(run, manifest).report
+    judgement = judge_run(run, manifest)
     judged = time.perf_counter()
-    page = render(report, run)
+    page = render("html", [judgement], Rendering(directory=Path()))
     return page, judged - begun, time.perf_counter() - judged
 
 

@@ -42,6 +42,11 @@ def manuals() -> dict[str, Manual]:
     return {path.stem[:5].upper(): _manual(path) for path in _files()}
 
 
+def names_by_code() -> dict[str, str]:
+    """By code, what every check is called, in words; none is read for that."""
+    return {path.stem[:5].upper(): path.stem[6:].replace("_", " ") for path in _files()}
+
+
 def manual_of(code: str) -> Manual:
     """The manual of one check, read from its source and not imported.
 

@@ -41,6 +41,10 @@ class LeavingsMissing(DistdoctorError):
     """Nothing that a job left behind is where it was looked for."""
 
 
+class NothingToWatch(DistdoctorError):
+    """There is no running job to look at, or no way to show it here."""
+
+
 class StatusUnavailable(DistdoctorError):
     """A running job does not tell its status where it was asked."""
 
@@ -105,3 +109,15 @@ class HypothesisMissing(DistdoctorError, ImportError):
 
 class HorovodUnavailable(DistdoctorError):
     """Horovod cannot be built, installed or used where it was asked for."""
+
+
+class SourceMissing(DistdoctorError):
+    """A file or folder is not there whose text is to be read."""
+
+
+class NotWell(DistdoctorError, AssertionError):
+    """A run that was to be well is not; the text is its report."""
+
+
+class FormatUnknown(DistdoctorError, ValueError):
+    """Reports are written in no format of that name."""

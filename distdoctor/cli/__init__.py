@@ -40,6 +40,7 @@ _COMMANDS = {
         "columns",
         "Keep flight recorder dumps as columns (Parquet), and judge them.",
     ),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
     "env": ("env", "Say what this machine can do for a job under watch."),
     "examine": ("examine", "Judge a kept record again, or traces of torch.profiler."),
     "explain": ("explain", "Print the manual of a check, or the list of all."),
@@ -51,6 +52,7 @@ _COMMANDS = {
     "nccl": ("nccl", "Judge a job by NCCL's debug logs."),
     "record": ("record", "Record what the ranks of a job do, for days if need be."),
     "records": ("records", "List the records that were kept, and remove old ones."),
+    "watch": ("watch", "Look at a job while it runs: ranks, waits, pace, memory."),
 }
 """By command: its module here, and its summary."""
 

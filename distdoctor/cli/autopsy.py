@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.cli.completed_words import jobs
 from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.ras_option import ask_ras, ras_option
 from distdoctor.errors import LeavingsMissing
@@ -24,7 +25,13 @@ _AT_MOST_S = 3600.0
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(), metavar="[PATH|PID]...")
+@click.argument(
+    "paths",
+    nargs=-1,
+    type=click.Path(),
+    metavar="[PATH|PID]...",
+    shell_complete=jobs,
+)
 @click.option("--job", "name", default="", help="Jobs with this in their command line.")
 @click.option("--all", "everything", is_flag=True, help="All jobs of this user.")
 @click.option(
@@ -107,15 +114,15 @@ def run(
     if living and columns is not None:
         raise click.UsageError("--columns goes with files and folders")
     if save is not None:
-        if not living or watch or report.output is not None:
+        if not living or watch or report.forms or report.output is not None:
             raise click.UsageError(
-                "--save goes with process numbers, --job or --all, and without --watch "
-                "and --output"
+                "--save goes with process numbers, --job or --all, and without "
+                "--watch, --format and --output"
             )
         _save(_which(pids, name, everything, native, worker_server), save)
         return
     if not living:
-        judgements = [_judgement(list(paths), ras, columns)]
+        judgements = [judged_leavings(list(paths), ras, columns)]
     else:
         which = _which(pids, name, everything, native, worker_server)
         until = time.monotonic() + at_most_s if watch else None
@@ -162,7 +169,7 @@ def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement
     found: list[Judgement] = []
     while True:
         try:
-            found = list(_looked_at(which))
+            found = list(looked_at(which))
         except LeavingsMissing:
             if not found:
                 raise
@@ -173,7 +180,12 @@ def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement
         time.sleep(pause_s)
 
 
-def _looked_at(which: Which) -> Iterator[Judgement]:
+def looked_at(which: Which) -> Iterator[Judgement]:
+    """Look at living jobs once, and judge each.
+
+    Raises:
+        LeavingsMissing: There are none.
+    """
     # Here, so that --help does not wait for numpy.
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
@@ -187,7 +199,19 @@ def _looked_at(which: Which) -> Iterator[Judgement]:
         yield judge_run(run_of(evidence), manifest)
 
 
-def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judgement:
+def judged_leavings(
+    paths: list[str], ras: str | None = None, columns: Path | None = None
+) -> Judgement:
+    """The judgement on what a job left.
+
+    Args:
+        paths: Files and folders.
+        ras: Address of a job's RAS, to be asked as well.
+        columns: Folder for the calls of dumps.
+
+    Raises:
+        LeavingsMissing: Nothing there tells of a job.
+    """
     # Here, so that --help does not wait for numpy.
     from distdoctor.cli.recorded_jobs import judged_records
 
@@ -206,7 +230,8 @@ def _judgement(paths: list[str], ras: str | None, columns: Path | None) -> Judge
         raise LeavingsMissing(
             f"{', '.join(paths)}: nothing in it tells of a job; "
             f"{len(evidence.left_out)} files are of no kind that is known, "
-            f"{len(evidence.unreadable)} could not be read"
+            f"{len(evidence.unreadable)} could not be read; give the folder that the "
+            "job wrote to"
         )
     manifest = manifest_of(evidence, paths, str(Path.cwd()))
     return judge_run(run_of(evidence), manifest)

@@ -17,12 +17,7 @@ import click
 from click.core import ParameterSource
 
 from distdoctor.cli.check_options import CheckOptions, check_options
-from distdoctor.cli.options import (
-    Format,
-    Judged,
-    ReportOptions,
-    report_options,
-)
+from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.second_look import (
@@ -79,13 +74,13 @@ def run(
             tidy(beside=folder)
             require_space(folder, needed, in_turn=bool(played))
         plan = options.plan(job, folder, options.budget)
-        _require_codes(plan)
+        require_codes(plan)
         again = options.resuming(asked, folder) or options.referring(
             given, asked, folder
         )
         if job.own:
             leave_allocation()
-        divert = report.form != Format.TEXT and report.output is None
+        divert = report.diverts
         meanwhile = partial(_prepare, folder if record is None else None)
         interrupted = _watched(partial(_run, options, plan, again), divert, meanwhile)
         judgement = Judged.of_record(folder, kept=str(record or ""))
@@ -112,8 +107,8 @@ def run(
             )
         keep = record is not None or judgement.report.verdict != "well"
         if keep and judgement.folder is not None:
-            judgement.report.run.record = _shown(judgement.folder)
-            _keep_verdict(folder, judgement.report.verdict)
+            judgement.report.run.record = shown(judgement.folder)
+            keep_verdict(folder, judgement.report.verdict)
         judgement.write(report)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -160,7 +155,7 @@ def _watched(
     return 0
 
 
-def _require_codes(plan: Plan) -> None:
+def require_codes(plan: Plan) -> None:
     """Raise unless all checks are there that the project's settings name.
 
     Raises:
@@ -201,7 +196,7 @@ def _load_checks() -> None:
             importlib.import_module("numpy.ma")  # by `numpy.unique`, when it is called
 
 
-def _keep_verdict(folder: Path, verdict: str) -> None:
+def keep_verdict(folder: Path, verdict: str) -> None:
     """Write the verdict into the record, for the list of records."""
     from distdoctor.journal import folder as record
 
@@ -211,7 +206,7 @@ def _keep_verdict(folder: Path, verdict: str) -> None:
         record.write(folder, record.MANIFEST, manifest)
 
 
-def _shown(folder: Path) -> str:
+def shown(folder: Path) -> str:
     """A folder as the reader would type it."""
     with suppress(ValueError, OSError):  # where the reader was may be gone
         return str(folder.relative_to(Path.cwd()))

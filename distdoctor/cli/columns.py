@@ -43,7 +43,9 @@ def run(context: click.Context, paths: tuple[str, ...], folder: Path) -> None:
     if more > 0:
         sys.stderr.write(f"distdoctor: could not be read: {more:,} more\n")
     if not written.files:
-        raise LeavingsMissing("no flight recorder dump was found there")
+        raise LeavingsMissing(
+            "no flight recorder dump was found there; give the folder that has them"
+        )
     judge = shlex.join(["distdoctor", "autopsy", str(folder)])
     sys.stdout.write(
         f"{written.files:,} dumps, {written.calls:,} calls; to judge them: {judge}\n"

@@ -8,14 +8,14 @@ import sys
 import click
 
 from distdoctor import __version__
-from distdoctor.cli.options import Format, format_option, records
+from distdoctor.cli.options import JSON, list_format_option, records
 
 
 @click.command(
     epilog="Exit status: 0 a script can be checked here, 1 something that every check "
     "needs is absent (torch, gloo, ports of the loopback)."
 )
-@format_option("How to write the list.")
+@list_format_option("How to write the list.")
 @click.pass_context
 def run(context: click.Context, form: str) -> None:
     """Say what this machine can do for a job under watch, and what would help.
@@ -26,7 +26,7 @@ def run(context: click.Context, form: str) -> None:
     from distdoctor.report import machine_report
 
     found = list(conditions(records()))
-    if form == Format.JSON:
+    if form == JSON:
         sys.stdout.write(machine_report.as_json(found, __version__))
     else:
         terminal = sys.stdout.isatty()

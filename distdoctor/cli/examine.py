@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
+from distdoctor.cli.completed_words import kept_records
 from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.errors import LeavingsMissing
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FOLDER|TRACE...")
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER|TRACE...",
+    shell_complete=kept_records,
+)
 @report_options
 def run(paths: tuple[str, ...], report: ReportOptions) -> None:
     """Judge a run again that `check --record FOLDER` has kept.
@@ -19,11 +26,19 @@ def run(paths: tuple[str, ...], report: ReportOptions) -> None:
     Or judge traces of torch.profiler: one file of each rank (*.pt.trace.json, packed or
     not), or the folder of them.
     """
-    judged = _of_traces(paths)
-    if judged is None:
-        judged = _of_record(Path(paths[0]))
+    judged = judged_at(paths)
     judged.write(report)
     click.get_current_context().exit(judged.status(report))
+
+
+def judged_at(paths: tuple[str, ...]) -> Judged:
+    """The judgement on traces, or on the record in the only folder.
+
+    Raises:
+        LeavingsMissing: None of several is a trace, or they tell of no job of ranks.
+        RecordUnreadable: The folder holds no run, or one that cannot be read.
+    """
+    return _of_traces(paths) or _of_record(Path(paths[0]))
 
 
 def _of_record(folder: Path) -> Judged:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from distdoctor.catalogue import manual_of, manuals
+from distdoctor.cli.completed_words import codes
 
 
 @click.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=codes)
 def run(code: str | None) -> None:
     """Print the manual of a check, or, without a code, the list of all."""
     if code is None:

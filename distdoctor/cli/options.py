@@ -6,27 +6,27 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from enum import StrEnum
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from distdoctor.cli.report_targets import (
+    ReportTarget,
+    require_writable,
+    targets,
+    targets_option,
+)
 from distdoctor.errors import RecordUnreadable
+from distdoctor.report.formats import TEXT
 
 if TYPE_CHECKING:
     from distdoctor.judging import Judgement
 
 
-class Format(StrEnum):
-    """How a report is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    HTML = "html"
+JSON = "json"
 
 
 def records() -> Path:
@@ -45,13 +45,13 @@ def _home() -> Path:
 Command = Callable[..., Any]
 
 
-def format_option(meaning: str) -> Command:
-    """The option of a format; its meaning is what the command's help says of it."""
+def list_format_option(meaning: str) -> Command:
+    """The option of commands that write a list, as text or as data."""
     return click.option(
         "--format",
         "form",
-        type=click.Choice([form.value for form in Format]),
-        default=Format.TEXT.value,
+        type=click.Choice([TEXT, JSON]),
+        default=TEXT,
         show_default=True,
         help=meaning,
     )
@@ -61,61 +61,39 @@ def format_option(meaning: str) -> Command:
 class ReportOptions:
     """How a report is written, and what counts for the exit status."""
 
-    form: str
+    forms: tuple[ReportTarget, ...]
     output: Path | None
     strict: bool
     allow_incomplete: bool
     verbose: bool
+    targets: tuple[ReportTarget, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be written: before minutes are spent on a job.
+        """See that no two reports get into each other's way."""
+        object.__setattr__(self, "targets", targets(self.forms, self.output))
 
-        Raises:
-            UsageError: A page was asked for on a terminal.
-            PackageMissing: What makes pages is not installed.
-        """
-        if self.form != Format.HTML:
-            return
-        from distdoctor.report.html import require_jinja
-
-        require_jinja()
-        if self.output is None and sys.stdout.isatty():
-            raise click.UsageError(
-                "a page is not for a terminal: give it a file, as in --format html "
-                "--output report.html"
-            )
+    @property
+    def diverts(self) -> bool:
+        """Whether a report that is not for people has standard output for itself."""
+        main = self.targets[-1]
+        return main.path is None and main.form != TEXT
 
 
-def _require_writable(
+def _writable(
     _context: click.Context, _option: click.Parameter, path: Path | None
 ) -> Path | None:
-    """The path, if a report can be written there: before minutes are spent on one.
-
-    Raises:
-        BadParameter: It cannot be written.
-    """
-    if path is None or (path.exists() and not path.is_file()):
-        return path  # a pipe or a terminal is opened once
-    try:
-        is_new = not path.exists()
-        with path.open("ab"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise click.BadParameter(
-            f"{path} cannot be written: {error.strerror}; give another file"
-        ) from error
+    if path is not None:
+        require_writable(path)
     return path
 
 
 _REPORT = (
-    format_option("How to write the report."),
+    targets_option("How to write the report."),
     click.option(
         "--output",
         type=click.Path(path_type=Path, dir_okay=False),
-        callback=_require_writable,
-        help="Write the report to this file.",
+        callback=_writable,
+        help="Write what would go to standard output to this file.",
     ),
     click.option("--strict", is_flag=True, help="Warnings count as errors."),
     click.option(
@@ -193,7 +171,7 @@ class Judged:
         return cls(judgement, folder)
 
     def write(self, options: ReportOptions, others: Sequence[Judged] = ()) -> None:
-        """Write the report where it is wanted.
+        """Write the report wherever it is wanted.
 
         Args:
             options: Where, and how.
@@ -201,81 +179,31 @@ class Judged:
 
         Raises:
             BrokenPipeError: Nobody reads standard output any more.
-            RecordUnreadable: The file, or standard output, cannot be written.
+            RecordUnreadable: A file, or standard output, cannot be written; the other
+                ones are.
         """
-        text, output = self._with(others, options), options.output
-        if output is None:
+        failed: list[RecordUnreadable] = []
+        for target in options.targets:
+            text = rendered((self, *others), target, options)
             try:
-                sys.stdout.write(text)
-                sys.stdout.flush()
+                if target.path is None:
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+                else:
+                    target.path.write_text(text, encoding="utf-8")
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise self._unwritten("standard output", error) from error
-            return
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise self._unwritten(str(output), error) from error
+                where = str(target.path or "standard output")
+                failed.append(self._unwritten(where, error))
+        if failed:
+            raise failed[0]
 
     def _unwritten(self, where: str, error: OSError) -> RecordUnreadable:
         kept = self.report.run.record
         return RecordUnreadable(
             f"the report cannot be written to {where}: {error.strerror}; "
             f"verdict: {self.report.verdict}" + (f", kept in {kept}" if kept else "")
-        )
-
-    def _with(self, others: Sequence[Judged], options: ReportOptions) -> str:
-        """Its report and those of others as one text."""
-        reports = [self.report, *(one.report for one in others)]
-        if not others:
-            return self._rendered(options)
-        if options.form == Format.JSON:
-            from distdoctor.report import json
-
-            return json.render_session(reports, self.report.distdoctor)
-        if options.form == Format.SARIF:
-            from distdoctor.catalogue import manuals
-            from distdoctor.report import sarif
-
-            return sarif.render(reports, manuals(), Path.cwd())
-        if options.form == Format.HTML:
-            from distdoctor.report import html
-
-            every = [self, *others]
-            return html.render_session([(one.report, one.run) for one in every])
-        return "\n".join(one._rendered(options) for one in (self, *others))
-
-    def _rendered(self, options: ReportOptions) -> str:
-        if options.form == Format.JSON:
-            from distdoctor.report import json
-
-            return json.render(self.report, self.run)
-        if options.form == Format.SARIF:
-            from distdoctor.catalogue import manuals
-            from distdoctor.report import sarif
-
-            return sarif.render([self.report], manuals(), Path.cwd())
-        if options.form == Format.HTML:
-            from distdoctor.report import html
-
-            return html.render(self.report, self.run)
-        from distdoctor.report import text
-        from distdoctor.report.page import spelled
-
-        terminal = options.output is None and sys.stdout.isatty()
-        width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-        rendered = text.render(
-            self.report,
-            self.run,
-            width=max(60, min(width, 120)),
-            colour=terminal and "NO_COLOR" not in os.environ,
-            verbose=options.verbose,
-        )
-        return (
-            rendered
-            if options.output is not None
-            else spelled(rendered, sys.stdout.encoding)
         )
 
     def status(self, options: ReportOptions) -> int:
@@ -291,3 +219,36 @@ class Judged:
             return 3
         incomplete = self.report.verdict == "unknown"
         return 4 if incomplete and not options.allow_incomplete else 0
+
+
+def rendered(
+    judged: Sequence[Judged], target: ReportTarget, options: ReportOptions
+) -> str:
+    """Reports as one text, fit for where it goes."""
+    # Here, so that --help does not wait for what writes reports.
+    from distdoctor.catalogue import manuals, names_by_code
+    from distdoctor.report.formats import ENCODED, Rendering, render
+    from distdoctor.report.page import spelled
+
+    terminal = target.path is None and sys.stdout.isatty()
+    width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    rendering = Rendering(
+        directory=Path.cwd(),
+        root=Path(workspace) if workspace else None,
+        manuals=manuals,
+        names=names_by_code(),
+        strict=options.strict,
+        allow_incomplete=options.allow_incomplete,
+        verbose=options.verbose,
+        width=max(60, min(width, 120)),
+        colour=terminal and "NO_COLOR" not in os.environ,
+    )
+    text = render(target.form, judged, rendering)
+    if target.path is not None or target.form in ENCODED:
+        return text
+    if target.form == TEXT and os.environ.get("GITHUB_ACTIONS") == "true":
+        from distdoctor.report.github_annotations import without_commands
+
+        text = without_commands(text)
+    return spelled(text, sys.stdout.encoding)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
+
 from distdoctor.errors import LaunchRefused
 from distdoctor.launch.project_settings import project_settings
 
@@ -21,15 +23,26 @@ def check_defaults() -> dict[str, Any]:
         return {}
     from distdoctor.cli.check import run
 
-    names = {
-        word.lstrip("-"): option.name
+    options = {
+        word.lstrip("-"): option
         for option in run.params
         for word in option.opts
         if word.startswith("--")
     }
-    for word in settings.check.keys() - names.keys():
+    for word in settings.check.keys() - options.keys():
         raise LaunchRefused(
             f"{settings.path}: [tool.distdoctor.check] has `{word}`, and `distdoctor "
-            f"check` has no option --{word}"
+            f"check` has no option --{word}; `distdoctor check --help` lists them"
         )
-    return {str(names[word]): value for word, value in settings.check.items()}
+    defaults: dict[str, Any] = {}
+    for word, value in settings.check.items():
+        option, given = options[word], value
+        if isinstance(option, click.Option) and option.multiple:
+            given = value if isinstance(value, list) else [str(value)]
+        elif isinstance(value, list):
+            raise LaunchRefused(
+                f"{settings.path}: [tool.distdoctor.check] has several values for "
+                f"`{word}`, and --{word} takes one"
+            )
+        defaults[str(option.name)] = given
+    return defaults

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from distdoctor.cli.options import Format, records
+from distdoctor.cli.options import JSON, list_format_option, records
 from distdoctor.cli.record_folder import (
     DAYS,
     DAYS_VARIABLE,
@@ -29,14 +29,7 @@ def run() -> None:
 
 
 @run.command("list")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([Format.TEXT.value, Format.JSON.value]),
-    default=Format.TEXT.value,
-    show_default=True,
-    help="How to write the list.",
-)
+@list_format_option("How to write the list.")
 def list_records(form: str) -> None:
     """List the records: when, which script, its verdict, size and folder."""
     # Here, so that --help does not wait for msgspec.
@@ -45,7 +38,7 @@ def list_records(form: str) -> None:
 
     top = records()
     found = records_in(top)
-    if form == Format.JSON:
+    if form == JSON:
         sys.stdout.write(record_list.as_json(found, top))
     else:
         sys.stdout.write(record_list.as_text(found, top))

@@ -23,8 +23,8 @@ def command_alone(
     """
     if script is None:
         raise LaunchRefused(
-            "--world-size simulates ranks of a script (distdoctor check train.py "
-            "--world-size 8), not of a command after `--`"
+            "--world-size simulates ranks of a script, not of a command after `--`: "
+            "give the script (`distdoctor check train.py --world-size 8`)"
         )
     if ranks_given:
         raise LaunchRefused(
@@ -76,11 +76,14 @@ def ranks_to_play(world_size: int | None, as_rank: str | None) -> tuple[int, ...
             )
         low, high = int(first), int(last or first)
         if low > high:
-            raise LaunchRefused(f"--as-rank {part.strip()}: the range is empty")
+            raise LaunchRefused(
+                f"--as-rank {part.strip()}: the range is empty; give the lower "
+                "rank first"
+            )
         if high >= world_size:
             raise LaunchRefused(
                 f"--as-rank {part.strip()}: the ranks of a job of {world_size} are 0 "
-                f"to {world_size - 1}"
+                f"to {world_size - 1}; give one of these"
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))

@@ -77,7 +77,7 @@ class Pair:
         slack = _SLACK if dtype is torch.float64 else 1.0
         expected = reference(run, dtype, more=len(example.rows), slack=slack)
         if not expected.trial.gradients:
-            raise StepUnusable("the step made no optimizer step")
+            raise StepUnusable("the step made no optimizer step: it is to make one")
         return expected
 
 

@@ -236,7 +236,9 @@ class _Precision:
             run, torch.float32, more=len(parts), storage=low, trials=trials
         )
         if not expected.trial.gradients:
-            raise StepUnusable("the step made no optimizer step in full precision")
+            raise StepUnusable(
+                "the step made no optimizer step in full precision: it is to make one"
+            )
         return expected
 
     def _low(self, seen: Sequence[Seen]) -> torch.dtype:

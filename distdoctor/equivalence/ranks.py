@@ -213,7 +213,9 @@ class _Ranks:
             slack=_SLACK,
         )
         if not expected.trial.gradients:
-            raise StepUnusable("the step made no optimizer step for one micro-batch")
+            raise StepUnusable(
+                "the step made no optimizer step for one micro-batch: it is to make one"
+            )
         return expected
 
     def _trial(self, example: Example) -> Trial:

@@ -74,7 +74,7 @@ def waive(run: Run, verdicts: Sequence[Verdict], ignored: Mapping[str, str]) -> 
     comments = {
         file: by_line
         for file, text in run.sources.items()
-        if (by_line := _comments(file, text, remarks))
+        if (by_line := comments_in(file, text, remarks))
     }
     if not comments and not ignored:
         return Waiving(verdicts, remarks=remarks)
@@ -121,7 +121,9 @@ def _without(verdict: Verdict, gone: Mapping[int, Waiver]) -> Verdict:
     return NotApplicable(verdict.code, "what it found is ignored")
 
 
-def _comments(file: str, text: str, remarks: list[str]) -> dict[int, dict[str, Waiver]]:
+def comments_in(
+    file: str, text: str, remarks: list[str]
+) -> dict[int, dict[str, Waiver]]:
     """By line of a file, the codes that are ignored there."""
     if "distdoctor" not in text:
         return {}

@@ -201,7 +201,8 @@ def _ask(python: str, framework: Framework) -> Mapping[str, object]:
         ) from error
     except subprocess.TimeoutExpired as error:
         raise HorovodUnavailable(
-            f"{python} did not tell its {framework.label} in {_DEADLINE_S:.0f} s"
+            f"{python} did not tell its {framework.label} in {_DEADLINE_S:.0f} s; give "
+            "another Python with --python, or run it again on a less busy machine"
         ) from error
     for line in reversed(done.stdout.splitlines()):
         if line.startswith("FACTS"):

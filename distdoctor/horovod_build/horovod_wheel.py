@@ -80,5 +80,7 @@ def install_wheel(target: BuildTarget, wheel: Path, tell: Tell) -> None:
             )
     found = examine_horovod(target.python, target.framework)
     if found.problem:
-        raise HorovodUnavailable(f"{wheel} was installed, but {found.problem}")
+        raise HorovodUnavailable(
+            f"{wheel} was installed, and cannot be used: {found.problem}"
+        )
     tell(f"installed: Horovod {found.told}")

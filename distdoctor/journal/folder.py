@@ -249,7 +249,7 @@ def read_manifest(folder: Path) -> Manifest:
     if manifest is None:
         raise RecordUnreadable(
             f"{folder} holds no {MANIFEST}; give a folder that `distdoctor check "
-            "--record` has written. What another job has left (dumps, logs, stacks) is "
+            "--record` has written; what another job has left (dumps, logs, stacks) is "
             f"judged by `distdoctor autopsy {folder}`"
         )
     if manifest.schema != SCHEMA:

@@ -255,4 +255,7 @@ def _write(file: int, data: bytes, at: int | None) -> None:
 
 
 def _refused(name: str, why: str) -> RecordUnreadable:
-    return RecordUnreadable(f"a node sent {why}, as a part of {name[:80]!r}")
+    return RecordUnreadable(
+        f"a node sent {why}, as a part of {name[:80]!r}; start the same release of "
+        "distdoctor on all nodes"
+    )

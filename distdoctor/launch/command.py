@@ -140,7 +140,8 @@ def _found(command: Sequence[str]) -> list[str]:
     program = shutil.which(command[0])
     if program is None:
         raise LaunchRefused(
-            f"there is no program {command[0]!r} on PATH; is its environment active?"
+            f"there is no program {command[0]!r} on PATH; activate its environment, or "
+            "give its path"
         )
     return [program, *command[1:]]
 

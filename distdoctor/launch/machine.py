@@ -16,12 +16,32 @@ import psutil
 
 from distdoctor.compiled import HOT
 from distdoctor.journal.format import DEFAULT_BYTES
+from distdoctor.launch.machine_cures import (
+    as_root,
+    in_container,
+    installed,
+    started_with,
+)
 from distdoctor.launch.machine_network import network
 from distdoctor.launch.machine_torch import DEADLINE_S, torch_conditions
 from distdoctor.launch.machine_tracing import tracing
 from distdoctor.model.machine_condition import MachineCondition, enough, present
 
 LAUNCHERS = ("torchrun", "mpirun", "srun", "deepspeed", "accelerate", "horovodrun")
+
+_LAUNCHER_CURES = {
+    "torchrun": "it comes with torch: activate the environment that has it",
+    "mpirun": "install Open MPI",
+    "srun": "it comes with Slurm: ask whoever runs the cluster",
+    "deepspeed": "install DeepSpeed",
+    "accelerate": "install Accelerate",
+    "horovodrun": "it comes with Horovod",
+}
+_LAUNCHER_COMMANDS = {
+    "deepspeed": "pip install deepspeed",
+    "accelerate": "pip install accelerate",
+    "horovodrun": "distdoctor horovod build",
+}
 
 RANK_BYTES = 400 << 20
 """Memory of a rank with a small model. Source: measured, torch 2.13 on CPU: 305 MiB."""
@@ -55,16 +75,17 @@ def conditions(
         deadline_s: For torch to be imported.
     """
     yield from torch_conditions(deadline_s)
+    contained = in_container()
     yield probes()
-    yield from tracing()
+    yield from tracing(contained)
     yield from map(launcher, LAUNCHERS)
     yield from network()
     yield cores()
     yield memory(psutil.virtual_memory().available)
-    yield shared_memory(Path("/dev/shm"))  # noqa: S108 - where POSIX keeps it
-    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
-    yield processes(resource.getrlimit(resource.RLIMIT_NPROC))
-    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK))
+    yield shared_memory(Path("/dev/shm"), contained)  # noqa: S108 - where POSIX keeps it
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE), contained)
+    yield processes(resource.getrlimit(resource.RLIMIT_NPROC), contained)
+    yield locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK), contained)
     yield room(records)
 
 
@@ -76,20 +97,37 @@ def probes() -> MachineCondition:
         "compiled" if HOT else "interpreted",
         "each call of communication takes some microseconds more",
         "with a C compiler and Python's headers, install distdoctor once more",
+        commands=installed(apt="gcc python3-dev", dnf="gcc python3-devel"),
     )
 
 
 def launcher(name: str) -> MachineCondition:
     """Whether a program that starts ranks is installed."""
+    command = _LAUNCHER_COMMANDS.get(name)
+    commands: tuple[str, ...] = (command,) if command else ()
+    if name == "mpirun":
+        commands = installed(apt="openmpi-bin", dnf="openmpi")
     return present(
-        shutil.which(name), name, "not on PATH", "only jobs it starts need it"
+        shutil.which(name),
+        name,
+        "not on PATH",
+        "only jobs it starts need it",
+        _LAUNCHER_CURES.get(name, ""),
+        commands=commands,
+        optional=True,
     )
 
 
 def cores() -> MachineCondition:
     """How many processor cores this process may use."""
     number = len(os.sched_getaffinity(0))
-    return enough(number > 1, "cores", str(number), "ranks take turns: all is slow")
+    return enough(
+        number > 1,
+        "cores",
+        str(number),
+        "ranks take turns: all is slow",
+        "let the process have more of them (taskset, or --cpus of a container)",
+    )
 
 
 def memory(available: int) -> MachineCondition:
@@ -109,52 +147,80 @@ def memory(available: int) -> MachineCondition:
     )
 
 
-def shared_memory(mount: Path) -> MachineCondition:
-    """How much shared memory there is, which DataLoader workers need."""
+def shared_memory(mount: Path, contained: bool = False) -> MachineCondition:
+    """How much shared memory there is, which DataLoader workers need.
+
+    Args:
+        mount: Where it is.
+        contained: This is a container, whose start decides that.
+    """
+    command = as_root(f"mount -o remount,size=8G {mount}")
+    if contained:
+        command = started_with("--shm-size=8g")
     try:
         size = shutil.disk_usage(mount)
     except OSError as error:
         means = "data loaders with workers fail"
         cure = f"mount a tmpfs at {mount}, or use num_workers=0"
-        return present(None, str(mount), f"{error.strerror}", means, cure)
+        if not contained:
+            command = as_root(f"mount -t tmpfs -o size=8G tmpfs {mount}")
+        return present(
+            None, str(mount), f"{error.strerror}", means, cure, commands=(command,)
+        )
+    if size.total >= 2 * SHARED_BYTES:  # large enough, and full
+        command = f"ls -l {mount}"
     return enough(
         size.free >= SHARED_BYTES,
         str(mount),
         f"{size.total >> 20} MiB, {size.free >> 20} free",
         "workers of data loaders, and NCCL, die of a bus error when it is full",
         "start the container with --shm-size=8g (or --ipc=host), or remove old files",
+        commands=(command,),
     )
 
 
-def open_files(limit: Limits) -> MachineCondition:
+def open_files(limit: Limits, contained: bool = False) -> MachineCondition:
     """How many files and sockets a process may have."""
-    return _counted("open files", limit, OPEN_FILES, "-n", "sockets of many ranks")
+    what = "sockets of many ranks"
+    return _counted("open files", limit, OPEN_FILES, "-n nofile", what, contained)
 
 
-def processes(limit: Limits) -> MachineCondition:
+def processes(limit: Limits, contained: bool = False) -> MachineCondition:
     """How many processes and threads the user may have."""
     what = "ranks, their threads and their workers"
-    return _counted("processes", limit, PROCESSES, "-u", what)
+    return _counted("processes", limit, PROCESSES, "-u nproc", what, contained)
 
 
 def _counted(
-    name: str, limit: Limits, least: int, flag: str, what: str
+    name: str, limit: Limits, least: int, names: str, what: str, contained: bool
 ) -> MachineCondition:
+    flag, limited = names.split()
     some, most = (one == resource.RLIM_INFINITY or one >= least for one in limit)
     limit_text = "unlimited" if limit[0] == resource.RLIM_INFINITY else str(limit[0])
     cure = f"ulimit {flag} {least}" if most else "ask for a higher hard limit"
-    return enough(some, name, limit_text, f"may be too few for {what}", cure)
+    command = cure if most else as_root(f"prlimit --pid $$ --{limited}={least}")
+    if contained and not most:
+        command = started_with("--ulimit", f"{limited}={least}")
+    means = f"may be too few for {what}"
+    return enough(some, name, limit_text, means, cure, commands=(command,))
 
 
-def locked_memory(limit: Limits) -> MachineCondition:
+def locked_memory(limit: Limits, contained: bool = False) -> MachineCondition:
     """How much memory may be locked, which RDMA needs."""
     unlimited = limit[0] == resource.RLIM_INFINITY
+    command = "ulimit -l unlimited"
+    if limit[1] != resource.RLIM_INFINITY:
+        command = as_root("prlimit --pid $$ --memlock=unlimited")
+        if contained:
+            command = started_with("--ulimit", "memlock=-1")
     return enough(
         unlimited,
         "locked memory",
         "unlimited" if unlimited else f"{limit[0] >> 10} KiB",
         "RDMA (InfiniBand, RoCE) fails; nothing else minds",
         "ulimit -l unlimited, if the cluster has RDMA",
+        commands=(command,),
+        optional=True,
     )
 
 
@@ -168,6 +234,7 @@ def room(records: Path) -> MachineCondition:
             f"{there} is not writable",
             "a run has nowhere to be recorded",
             "give a folder with --record, or set XDG_CACHE_HOME",
+            commands=("export XDG_CACHE_HOME=/tmp/$USER-cache",),
         )
     free = shutil.disk_usage(there).free
     ranks = max(0, free // DEFAULT_BYTES - 1)
@@ -178,4 +245,5 @@ def room(records: Path) -> MachineCondition:
         f"{free >> 20} MiB free at {there}{fit}",
         f"room for {ranks} ranks of {DEFAULT_BYTES >> 20} MiB each",
         "give another folder with --record, or make room",
+        commands=("distdoctor records prune --older-than 1",),
     )

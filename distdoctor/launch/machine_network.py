@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import psutil
 
+from distdoctor.launch.machine_cures import as_root
 from distdoctor.model.machine_condition import MachineCondition, enough, present
 
 RESOLVE_S = 5.0
@@ -56,6 +57,7 @@ def host_name(
         found,
         "gloo and torchrun ask for it: ranks fail, or wait, at their start",
         "add the name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo",
+        commands=("export GLOO_SOCKET_IFNAME=lo",),
     )
 
 
@@ -81,6 +83,7 @@ def loopback(host: str = "127.0.0.1") -> MachineCondition:
         "ranks of one machine cannot meet",
         "bring the interface lo up, and let processes open ports on it",
         needed=True,
+        commands=(as_root("ip link set lo up"),),
     )
 
 
@@ -103,4 +106,5 @@ def interface(wanted: str, there: Collection[str]) -> MachineCondition:
         f"GLOO_SOCKET_IFNAME={wanted}, and {', '.join(missing)} is not here",
         "gloo fails at the start of every rank",
         f"unset it, or name one of {', '.join(sorted(there))}",
+        commands=("unset GLOO_SOCKET_IFNAME",),
     )

@@ -29,6 +29,12 @@ DEADLINE_S = 90.0
 TESTED = ((2, 8), (2, 15))
 """First and last release of torch that the probes were tried with."""
 
+_INSTALL = (
+    f"pip install 'torch>={TESTED[0][0]}.{TESTED[0][1]},"
+    f"<{TESTED[1][0]}.{TESTED[1][1] + 1}'"
+)
+_INSTALL_AGAIN = _INSTALL.replace("install", "install --force-reinstall", 1)
+
 _ASK = """
 import json
 def told(error): return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -105,6 +111,7 @@ def release(facts: Mapping[str, Any], why: str) -> MachineCondition:
             f"nothing can be checked with {sys.executable}",
             "install torch into the environment that distdoctor runs in",
             needed=True,
+            commands=(_INSTALL,),
         )
     version, built = str(facts["torch"]), "for the CPU alone"
     if facts["cuda"]:
@@ -120,6 +127,7 @@ def release(facts: Mapping[str, Any], why: str) -> MachineCondition:
         f"distdoctor was tried with {first} to {last}: what it says may be wrong",
         f"use a release from {first} to {last}",
         needed=True,
+        commands=(_INSTALL,),
     )
 
 
@@ -127,19 +135,36 @@ def gloo(facts: Mapping[str, Any]) -> MachineCondition:
     """Whether ranks can communicate by gloo, as tried with one rank."""
     failure = facts.get("gloo", "this torch was built without it")
     cure = "install a torch with torch.distributed, such as those of pytorch.org"
+    command = _INSTALL_AGAIN
     if "gloo" in facts:
+        command = "export GLOO_SOCKET_IFNAME=lo"
         cure = (
             "see the host name and the gloo interface below; GLOO_SOCKET_IFNAME=lo "
             "keeps it on this machine"
         )
     met, means = "a group of one rank met", "ranks cannot meet on the CPU"
-    return present(not failure and met, "gloo", failure, means, cure, needed=True)
+    return present(
+        not failure and met,
+        "gloo",
+        failure,
+        means,
+        cure,
+        needed=True,
+        commands=(command,),
+    )
 
 
 def nccl(facts: Mapping[str, Any]) -> MachineCondition:
     """Whether torch has NCCL."""
     means = "what only NCCL does cannot be seen here"
-    return present(facts.get("nccl"), "NCCL", "this torch was built without it", means)
+    return present(
+        facts.get("nccl"),
+        "NCCL",
+        "this torch was built without it",
+        means,
+        "none is needed without GPUs; with some, install a torch built for CUDA",
+        optional=True,
+    )
 
 
 def gpus(facts: Mapping[str, Any], *, driver: bool) -> MachineCondition:
@@ -150,20 +175,43 @@ def gpus(facts: Mapping[str, Any], *, driver: bool) -> MachineCondition:
         driver: The machine has NVIDIA's tools, and so most likely a GPU.
     """
     if failure := facts.get("gpu_error"):
-        return enough(False, "GPUs", failure, "torch cannot use them")
+        return enough(
+            False,
+            "GPUs",
+            failure,
+            "torch cannot use them",
+            "see whether the driver works, and is new enough for this torch",
+            commands=("nvidia-smi",),
+        )
     seen = list(facts.get("gpus", ()))
     found, cure = "torch sees none", ""
+    commands: tuple[str, ...] = ()
     if driver:
         found += ", though nvidia-smi is here"
         cure = "install a torch built for CUDA, if there is a GPU"
+        commands = ("nvidia-smi", _INSTALL_AGAIN)
     named = seen and f"{len(seen)}: {', '.join(sorted(set(seen)))}"
-    return present(named, "GPUs", found, "ranks run on the CPU", cure)
+    means = "ranks run on the CPU"
+    return present(
+        named, "GPUs", found, means, cure, commands=commands, optional=not driver
+    )
 
 
 def horovod(found: HorovodInstallation) -> MachineCondition:
     """Whether Horovod is installed, and can be used with this torch."""
     means = "jobs that import it cannot be checked here"
+    commands = (found.remedy,) if found.remedy else ()
     if not found.version:
-        return present(None, "horovod", found.fault, means, found.remedy)
+        return present(
+            None,
+            "horovod",
+            found.fault,
+            means,
+            found.remedy,
+            commands=commands,
+            optional=True,
+        )
     told = found.fault or found.told
-    return enough(not found.fault, "horovod", told, means, found.remedy)
+    return enough(
+        not found.fault, "horovod", told, means, found.remedy, commands=commands
+    )

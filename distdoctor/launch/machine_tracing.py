@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from distdoctor.launch.machine_cures import as_root, started_with
 from distdoctor.launch.stacks import find_py_spy
 from distdoctor.model.machine_condition import MachineCondition, enough, present
 
@@ -15,16 +16,22 @@ _WITHOUT = "stacks of ranks come by a signal, without local variables"
 _SLEEPER = "print(flush=True); import time; time.sleep(30)"
 
 
-def tracing() -> Iterator[MachineCondition]:
-    """Results for py-spy, and for tracing a process of our own with it."""
+def tracing(contained: bool = False) -> Iterator[MachineCondition]:
+    """Results for py-spy, and for tracing a process of our own with it.
+
+    Args:
+        contained: This is a container, whose start decides what is permitted.
+    """
     py_spy = find_py_spy()
     yield program(py_spy)
-    yield permission(traced(py_spy), scope(Path("/proc/sys/kernel/yama/ptrace_scope")))
+    yama = scope(Path("/proc/sys/kernel/yama/ptrace_scope"))
+    yield permission(traced(py_spy), yama, contained)
 
 
 def program(py_spy: str | None) -> MachineCondition:
     """Whether py-spy is installed."""
-    return present(py_spy, "py-spy", "not installed", _WITHOUT, "pip install py-spy")
+    cure = "pip install py-spy"
+    return present(py_spy, "py-spy", "not installed", _WITHOUT, cure, commands=(cure,))
 
 
 def traced(py_spy: str | None) -> bool | None:
@@ -64,13 +71,34 @@ def scope(file: Path) -> str:
         return ""
 
 
-def permission(allowed: bool | None, yama: str) -> MachineCondition:
-    """Whether the kernel permits tracing of processes."""
+def permission(
+    allowed: bool | None, yama: str, contained: bool = False
+) -> MachineCondition:
+    """Whether the kernel permits tracing of processes.
+
+    Args:
+        allowed: What came of a try; None: there was none.
+        yama: See `scope`.
+        contained: This is a container.
+    """
     found = f"kernel.yama.ptrace_scope is {yama}" if yama else "no Yama"
     if allowed is None:
-        return enough(False, "ptrace", f"not tried; {found}", _WITHOUT)
+        cure = "with py-spy installed, look again"
+        return enough(False, "ptrace", f"not tried; {found}", _WITHOUT, cure)
     cure = "in a container: start it with --cap-add=SYS_PTRACE"
-    if yama not in {"", "0"}:
+    commands = [started_with("--cap-add=SYS_PTRACE")] if contained else []
+    if yama == "3":
+        cure = f"no process may trace until this machine starts anew; {cure}"
+    elif yama not in {"", "0"}:
         cure = f"sysctl kernel.yama.ptrace_scope=0; {cure}"
+        if not contained:
+            commands.append(as_root("sysctl kernel.yama.ptrace_scope=0"))
     result = "a process was traced" if allowed else "refused"
-    return enough(allowed, "ptrace", f"{result}; {found}", _WITHOUT, cure)
+    return enough(
+        allowed,
+        "ptrace",
+        f"{result}; {found}",
+        _WITHOUT,
+        cure,
+        commands=tuple(commands),
+    )

@@ -107,8 +107,9 @@ class NodeAgent:
             if isinstance(message, TurnedAway):
                 raise LaunchRefused(f"the head does not take this node: {message.why}")
         raise LaunchRefused(
-            f"the head did not answer for {wait_s:.0f} s; is it there, is the address "
-            "right, may it be reached from this node, and is the token the same?"
+            f"the head did not answer for {wait_s:.0f} s; see that it is there, that "
+            "the address is right, that it can be reached from this node, and that the "
+            "token is the same"
         )
 
     def asked(self) -> None:

@@ -55,7 +55,7 @@ class ProjectSettings(msgspec.Struct, forbid_unknown_fields=True):
         path: The file; empty if there is none with such a table.
     """
 
-    check: dict[str, bool | int | float | str] = {}
+    check: dict[str, bool | int | float | str | list[str]] = {}
     ignore: dict[str, str] = {}
     thresholds: dict[str, dict[str, int | float]] = {}
     reference: list[TensorRow] = []

@@ -24,6 +24,8 @@ class MachineCondition:
     means: str = ""  # what follows from it; empty: nothing to be said
     cure: str = ""  # empty: there is none, or none is called for
     needed: bool = False  # without it, no job can be checked here
+    commands: tuple[str, ...] = ()  # what to type for the cure, where that is known
+    optional: bool = False  # only jobs that use it want it
 
     @property
     def prevents(self) -> bool:
@@ -39,11 +41,14 @@ def enough(
     cure: str = "",
     *,
     needed: bool = False,
+    commands: tuple[str, ...] = (),
+    optional: bool = False,
 ) -> MachineCondition:
     """A condition that is OK if something is fine; else it limits some jobs."""
     if fine:
         return MachineCondition(name, MachineState.OK, found, needed=needed)
-    return MachineCondition(name, MachineState.LIMITS, found, means, cure, needed)
+    state = MachineState.LIMITS
+    return MachineCondition(name, state, found, means, cure, needed, commands, optional)
 
 
 def present(
@@ -54,6 +59,8 @@ def present(
     cure: str = "",
     *,
     needed: bool = False,
+    commands: tuple[str, ...] = (),
+    optional: bool = False,
 ) -> MachineCondition:
     """A condition that is OK if there is a version, or a path, of something.
 
@@ -64,7 +71,12 @@ def present(
         means: What follows from that.
         cure: What would help.
         needed: Without it, no job can be checked here.
+        commands: What to type for that.
+        optional: Only jobs that use it want it.
     """
     if version:
         return MachineCondition(name, MachineState.OK, str(version), needed=needed)
-    return MachineCondition(name, MachineState.ABSENT, lacking, means, cure, needed)
+    state = MachineState.ABSENT
+    return MachineCondition(
+        name, state, lacking, means, cure, needed, commands, optional
+    )

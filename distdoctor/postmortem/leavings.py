@@ -150,7 +150,9 @@ def find(
                 yield Leaving(file.address, max(file.size, 0), copy, why)
             continue
         if not os.path.lexists(path):
-            raise LeavingsMissing(f"{path}: there is no such file or folder")
+            raise LeavingsMissing(
+                f"{path}: there is no such file or folder; give one that is there"
+            )
         for leaving in _below(Path(path), seen):
             if len(seen) > _MOST_FILES:
                 raise LeavingsMissing(

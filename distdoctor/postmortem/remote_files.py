@@ -102,7 +102,9 @@ def listed(address: str, most: int) -> list[RemoteFile]:
         if one.get("type") == "file" and not name.endswith("/")
     ]
     if not files:
-        raise LeavingsMissing(f"{shown}: there is no such file or folder")
+        raise LeavingsMissing(
+            f"{shown}: there is no such file or folder; give one that is there"
+        )
     if len(files) > most:
         raise LeavingsMissing(f"{shown}: more than {most:,} files: name a folder in it")
     return files
@@ -129,7 +131,8 @@ def _found(address: str, shown: str) -> tuple[Any, dict[str, Any]]:
         ) from None
     except ValueError:
         raise LeavingsMissing(
-            f"{shown}: fsspec knows no file system {scheme}://"
+            f"{shown}: fsspec knows no file system {scheme}://; copy the files here, "
+            "and give their folder"
         ) from None
     try:
         found = system.info(place)

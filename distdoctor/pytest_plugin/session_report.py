@@ -7,6 +7,7 @@ to the process that writes the file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "distdoctor_reports"
 
+_FORMS = {".sarif": "sarif", ".md": "markdown", ".xml": "junit", ".html": "html"}
+"""Formats by how a file's name ends; any other is JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutRun:
+    """A report whose run stayed on the worker that judged it."""
+
+    report: Report
+    run: None = None
+
 
 def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
     """Attach the judgements of a test's phase to the report of that phase."""
@@ -26,6 +38,17 @@ def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
     from distdoctor.report.json import encode
 
     setattr(report, _ATTRIBUTE, [encode(one) for one in judged])
+
+
+def require_format(path: Path) -> None:
+    """Do nothing where the format that a file's name tells can be written.
+
+    Raises:
+        PackageMissing: What it needs is not installed.
+    """
+    from distdoctor.report.formats import require
+
+    require(_FORMS.get(path.suffix.lower(), "json"))
 
 
 class SessionWriter:
@@ -55,25 +78,29 @@ class SessionWriter:
 
 
 def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:
-    """Write all reports of a session, as SARIF if the file's name ends so, or as JSON.
+    """Write all reports of a session, in the format that the file's name tells.
 
     Args:
         path: Path of the file; its folder is made if need be.
         reports: Reports of all judged tests; their files are relative to the working
             directory.
-        root: What names of files are to be relative to in SARIF.
+        root: What names of files are to be relative to for code hosts.
 
     Raises:
         OSError: It cannot be written.
     """
-    if path.suffix.lower() == ".sarif":
-        from distdoctor.catalogue import manuals
-        from distdoctor.report import sarif
+    form = _FORMS.get(path.suffix.lower())
+    if form is not None:
+        from distdoctor.catalogue import manuals, names_by_code
+        from distdoctor.report.formats import Rendering, render
 
-        text = sarif.render(reports, manuals(), Path.cwd(), root)
+        rendering = Rendering(
+            directory=Path.cwd(), root=root, manuals=manuals, names=names_by_code()
+        )
+        text = render(form, [_WithoutRun(report) for report in reports], rendering)
     else:
         from distdoctor.report import json
 
         text = json.render_session(reports, __version__)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")

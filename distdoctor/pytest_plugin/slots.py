@@ -244,7 +244,8 @@ class _LockedFiles:
                     raise SlotsTaken(
                         f"{n} of {len(names)} {self._prefix.rstrip('-')}s were waited "
                         f"for, and in {patience_s:.0f} s nobody gave one back; held by "
-                        f"processes {self._holders(names)}"
+                        f"processes {self._holders(names)}: end them, or run the "
+                        "tests again when they are done"
                     )
                 time.sleep(_POLL_S)
         except BaseException:

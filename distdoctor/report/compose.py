@@ -107,6 +107,11 @@ def compose(
             unknown=[v.code for v in verdicts if isinstance(v, Unknown)],
             not_applicable=[v.code for v in verdicts if isinstance(v, NotApplicable)],
             crashed=[v.code for v in verdicts if isinstance(v, Unknown) and v.internal],
+            why={
+                v.code: v.reason
+                for v in verdicts
+                if isinstance(v, Unknown | NotApplicable)
+            },
         ),
         stacks=_stacks(run.stack_tree),
         processes=[

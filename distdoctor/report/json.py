@@ -11,9 +11,18 @@ import msgspec
 
 from distdoctor.journal.folder import as_text
 from distdoctor.model.run import Run
+from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.schema import Report, SessionReport
 
 _WORST_FIRST = ("sick", "unknown")
+
+
+def render_all(reported: Sequence[ReportedRun], _rendering: Rendering) -> str:
+    """One report, or several as a session's; see `distdoctor.report.formats`."""
+    first = reported[0]
+    if len(reported) == 1:
+        return _indented(first.report)
+    return render_session([one.report for one in reported], first.report.distdoctor)
 
 
 def render(report: Report, _run: Run) -> str:

@@ -33,6 +33,8 @@ class ConditionData(msgspec.Struct, kw_only=True):
     means: str  # what follows; may be empty
     cure: str  # may be empty
     needed: bool  # without it, no job can be checked here
+    commands: list[str] = []  # what to type for the cure, where that is known
+    optional: bool = False  # only jobs that use it want it
 
 
 class Machine(msgspec.Struct, kw_only=True):
@@ -60,7 +62,13 @@ def as_json(conditions: Sequence[MachineCondition], version: str) -> str:
         distdoctor=version,
         usable=not any(condition.prevents for condition in conditions),
         conditions=[
-            ConditionData(**asdict(condition) | {"state": str(condition.state)})
+            ConditionData(
+                **asdict(condition)
+                | {
+                    "state": str(condition.state),
+                    "commands": [*condition.commands],
+                }
+            )
             for condition in conditions
         ],
     )
@@ -95,9 +103,27 @@ def as_text(
             table.add_row("", "", Text(f"cure: {plain(condition.cure)}", "green"))
     page.print(table)
     page.print()
+    _print_fixes(page, conditions)
     preventing = ", ".join(c.name for c in conditions if c.prevents)
     end = "a script can be checked here: distdoctor check train.py"
     if preventing:
         end = f"no job can be checked here without {preventing}"
     page.print(Text(end), soft_wrap=True)
     return page.text()
+
+
+def _print_fixes(page: Page, conditions: Sequence[MachineCondition]) -> None:
+    """What to type, the most needed first; optional things behind all others."""
+    lacking = [one for one in conditions if one.state is not MachineState.OK]
+    for title, optional in (("to fix", False), ("if your jobs use it", True)):
+        fixes = [one for one in lacking if one.commands and one.optional == optional]
+        if not fixes:
+            continue
+        page.print(Text(title, "bold"))
+        width = max(len(one.name) for one in fixes) + 2
+        for one in sorted(fixes, key=lambda each: not each.prevents):
+            for number, command in enumerate(one.commands):
+                line = Text("  " + ("" if number else one.name).ljust(width))
+                # A command that is wrapped cannot be copied.
+                page.print(line.append(plain(command), "green"), soft_wrap=True)
+        page.print()

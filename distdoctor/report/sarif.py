@@ -18,6 +18,7 @@ from distdoctor.examination.waivers import PROJECT_FILE
 from distdoctor.journal.folder import as_text
 from distdoctor.model.manual import HEADINGS, Manual
 from distdoctor.model.run import named
+from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.json import indented
 from distdoctor.report.schema import FindingData, IgnoredData, LocationData, Report
 
@@ -28,6 +29,14 @@ SCHEMA = (
 
 _ROOT = "%SRCROOT%"  # as code hosts call the top of a repository
 _OF_FUNCTION = "::"  # between the file and the name of a test
+
+
+def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
+    """Reports as one log; see `distdoctor.report.formats`."""
+    reports = [one.report for one in reported]
+    directory, root = rendering.directory, rendering.root
+    inside = root if root is not None and directory.is_relative_to(root) else None
+    return render(reports, rendering.manuals(), directory, inside)
 
 
 def render(

@@ -168,6 +168,7 @@ class ChecksData(msgspec.Struct, kw_only=True):
     unknown: list[str]
     not_applicable: list[str]
     crashed: list[str]  # a part of unknown: a fault of distdoctor's own
+    why: dict[str, str] = {}  # of unknown and not applicable ones: the reason
 
 
 class Report(msgspec.Struct, kw_only=True):

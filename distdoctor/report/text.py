@@ -6,7 +6,7 @@ are shown as escapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,6 +18,7 @@ from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.comparison_words import same_in_words
+from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.page import Page
 from distdoctor.report.plain_text import plain
 from distdoctor.report.schema import (
@@ -39,6 +40,21 @@ _FORETOLD = 2  # calls that would have followed
 _PLACE = 20  # columns for the line of the last of them
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WORDS = {"error": "SICK", "warning": "warn", "note": "note"}
+
+
+def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
+    """Reports as text, one after the other; see `distdoctor.report.formats`."""
+    return "\n".join(
+        render(
+            one.report,
+            one.run,
+            width=rendering.width,
+            colour=rendering.colour,
+            verbose=rendering.verbose,
+        )
+        for one in reported
+        if one.run is not None  # it is kept wherever people read
+    )
 
 
 def render(

@@ -19,7 +19,10 @@ ROOT = Path(__file__).parent.parent.parent
 MUST_STAND_AT_THE_TOP = {"distdoctor", "checks", "fixtures", "reference_jobs", "tests"}
 MUST_STAND_AT_THE_TOP |= {"pyproject.toml", "README.md"}
 MAY_STAND_AT_THE_TOP = {"benchmarks", "docs", ".ci", ".gitignore"}
-MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"}
+MAY_STAND_AT_THE_TOP |= {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"}
+# Where mkdocs, GitHub, GitLab, pre-commit and Docker look for theirs.
+MAY_STAND_AT_THE_TOP |= {"mkdocs.yml", "action.yml", "templates"}
+MAY_STAND_AT_THE_TOP |= {".pre-commit-hooks.yaml", "Dockerfile", ".dockerignore"}
 LEFT_BY_TOOLS = re.compile(
     r"\.git|\.venv|\.benchmarks|\..*_cache|\.hypothesis|build|dist|\S+egg-info"
 )
@@ -44,13 +47,17 @@ MAY_IMPORT = {
     "report": "errors model analysis journal examination",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means
     "judging": "errors model journal catalogue examination report",
+    # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
+    "watching": "errors model analysis journal postmortem report",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
-    "examination report judging",
+    "examination report judging watching",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
+    # It judges by the same ways as the commands.
+    "api": "errors model catalogue journal launch postmortem report cli",
     "testing": "model",
     "equivalence": "errors model journal probes",
     "__main__": "cli",
-    "__init__": "",
+    "__init__": "api",
     "reference_jobs": "",
     "fixtures": "equivalence",  # which users import, too
 }
@@ -64,7 +71,9 @@ MAY_USE = {
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "report": "msgspec rich numpy jinja2 markupsafe",  # the last two are an extra
+    "watching": "numpy msgspec psutil rich textual",  # the last is an extra
     "cli": "click rich",
+    "api": "rich",
     "probes": "torch horovod xxhash",
     "reference_jobs": "torch horovod tensorboard tensorflow mpi4py accelerate "
     "deepspeed ray",

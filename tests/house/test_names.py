@@ -43,6 +43,7 @@ OF_OBSERVATIONS = {"__init__", "drawing_syntax", "equivalence"}
 """What is no topic: what a room does its work with."""
 
 ROOMS = {
+    "api",
     "benchmarks",
     "cli",
     "compiled",
@@ -56,6 +57,7 @@ ROOMS = {
     "probes",
     "pytest_plugin",
     "report",
+    "watching",
 }
 """Rooms that are about one thing have one folder of tests."""
 

@@ -14,13 +14,13 @@ import pytest
 from html_pages import (
     full_report,
     full_run,
+    render,
     report_of,
     with_text_everywhere,
     with_text_in_run,
 )
 
 from distdoctor.model.drawing import sketch
-from distdoctor.report.html import render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,8 @@ from distdoctor.model.events import Call
 from distdoctor.model.outside_view import StackBranch
 from distdoctor.model.run import Group, Run, Spec
 from distdoctor.report.compose import compose
-from distdoctor.report.html import render
+from distdoctor.report.formats import Rendering
+from distdoctor.report.formats import render as in_format
 from distdoctor.report.schema import (
     FileData,
     FindingData,
@@ -56,6 +58,24 @@ def report_of(run: Run, **rest: Any) -> Report:
         }
     )
     return compose(run, Waiving(verdicts), conclude(run, verdicts), manifest)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A report, and its run."""
+
+    report: Report
+    run: Run | None = None
+
+
+def page_of_reports(*reported: Reported, **rendering: Any) -> str:
+    """The page of reports."""
+    return in_format("html", reported, Rendering(directory=Path("/job"), **rendering))
+
+
+def render(report: Report, run: Run | None) -> str:
+    """The page of a report."""
+    return page_of_reports(Reported(report, run))
 
 
 def page_of(drawing: str, **rest: Any) -> str:

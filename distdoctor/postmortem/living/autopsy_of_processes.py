@@ -122,7 +122,7 @@ def look_at(
         LeavingsMissing: Its processes have ended, or nothing tells their ranks.
     """
     how = how or Which()
-    _number(job)
+    numbered_by_stacks(job)
     servers = _servers(job, how.worker_server)
     pids = {rank: process.pid for rank, process in job.ranks.items()}
     directory = job.directory
@@ -197,8 +197,15 @@ def _servers(job: LivingJob, pattern: str) -> WorkerServers:
     return WorkerServers(sockets_named(pattern, ranks, known))
 
 
-def _number(job: LivingJob) -> None:
-    """Give ranks to processes whose environment tells none: their stacks may."""
+def numbered_by_stacks(job: LivingJob) -> None:
+    """Give ranks to processes whose environment tells none: their stacks may.
+
+    Args:
+        job: The job; it is changed.
+
+    Raises:
+        LeavingsMissing: Nothing tells the ranks of several processes.
+    """
     unknown = [process.pid for key, process in job.ranks.items() if key < 0]
     if not unknown:
         return

@@ -69,7 +69,10 @@ def jobs_with(
     jobs = []
     for pid in pids:
         if pid not in processes:
-            raise LeavingsMissing(f"there is no process {pid} on this machine")
+            raise LeavingsMissing(
+                f"there is no process {pid} on this machine; see `ps`, or name the job "
+                "with --job"
+            )
         near = {pid, *tree.below(pid), *tree.above(pid)}
         # A shell that has started this very command is above all, and tells nothing.
         of = [job for job, ranks in by_job.items() if any(r.pid in near for r in ranks)]
@@ -86,7 +89,8 @@ def jobs_with(
             if not jobs:
                 raise LeavingsMissing(
                     f"no process on this machine has {name!r} in its command line and "
-                    "is a rank"
+                    "is a rank; look on the machine where it runs, or give a process "
+                    "number"
                 )
     if everything:
         user = os.geteuid()
@@ -144,7 +148,10 @@ def _without_environment(tree: _Tree, root: LivingProcess) -> LivingJob:
             f"process {root.pid} may not be read: run this as its user, or as root"
         )
     if not any(one.is_python for one in first):
-        raise LeavingsMissing(f"process {root.pid} runs no Python, and started none")
+        raise LeavingsMissing(
+            f"process {root.pid} runs no Python, and started none; give one of "
+            "the job's"
+        )
     for number, process in enumerate(sorted(first, key=lambda one: one.pid)):
         job.ranks[-1 - number] = process
     tree.complete(job)

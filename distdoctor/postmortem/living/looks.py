@@ -43,6 +43,7 @@ def look(
     *,
     native: bool = False,
     servers: WorkerServers | None = None,
+    holds_still: bool = True,
 ) -> JobLook:
     """Look at processes once.
 
@@ -51,12 +52,16 @@ def look(
         others: Those of which facts are enough.
         native: Take native functions, too.
         servers: Whom to ask for stacks where py-spy is refused.
+        holds_still: Each is held still while its stacks are read; else what they were
+            may have changed meanwhile, and some cannot be read.
     """
     at_s = time.monotonic()
     every = [*pids, *others]
     before = {pid: facts_of(pid) for pid in every}
     living = [pid for pid in pids if before[pid].state not in {"", "Z", "X"}]
-    stopped = [pid for pid in living if before[pid].state in {"T", "t"}]
+    stopped = [
+        pid for pid in living if not holds_still or before[pid].state in {"T", "t"}
+    ]
     dumps = take(living, stopped=stopped, native=native, servers=servers)
     time.sleep(SETTLE_S)
     after = {pid: facts_of(pid) for pid in every}

@@ -44,7 +44,7 @@ def address_of(text: str = "") -> tuple[str, int]:
         return HOST, PORT
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit()) or len(port) > 5:
-        raise StatusUnavailable(f"{text!r} is no address of the form HOST:PORT")
+        raise StatusUnavailable(f"{text!r} is no address: give HOST:PORT")
     if not 0 < int(port) < 1 << 16:
         raise StatusUnavailable(f"{text!r}: a port is a number from 1 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
@@ -72,9 +72,10 @@ def ask(host: str, port: int, at_most_s: float = _AT_MOST_S) -> bytes:
     except (OSError, UnicodeError) as error:
         why = "it took too long" if isinstance(error, TimeoutError) else str(error)
         raise StatusUnavailable(
-            f"no status from NCCL's RAS at {where}: {why}. It is part of NCCL 2.24 and "
+            f"no status from NCCL's RAS at {where}: {why}; it is part of NCCL 2.24 and "
             "later, and listens on each host of a job from the first communicator on, "
-            "unless NCCL_RAS_ENABLE=0"
+            "unless NCCL_RAS_ENABLE=0: give another address, or look at the job's "
+            "processes (`distdoctor autopsy PID`)"
         ) from error
 
 

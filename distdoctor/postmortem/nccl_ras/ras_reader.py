@@ -204,7 +204,7 @@ def read_live(host: str, port: int, pause_s: float, evidence: Evidence) -> None:
     reports = [report for answer in answers for report in reports_in(answer)]
     if not reports:
         raise StatusUnavailable(
-            f"what NCCL's RAS answered at {host}:{port} is no whole report"
+            f"what NCCL's RAS answered at {host}:{port} is no whole report; look again"
         )
     where = f"ras://{host}:{port}"
     remark = f"{len(reports)} looks"

@@ -99,12 +99,12 @@ class FindingCard:
     following: tuple[tuple[str, str], ...]
 
 
-def finding_card(finding: FindingData, run: Run) -> FindingCard:
+def finding_card(finding: FindingData, run: Run | None) -> FindingCard:
     """The card of a finding.
 
     Args:
         finding: Of a report.
-        run: What was examined.
+        run: What was examined; None: it is not kept.
     """
     places = {(one.file, one.line): one for one in reversed(finding.locations)}
     located = sorted(places.values(), key=finding.locations.index)
@@ -126,7 +126,7 @@ def finding_card(finding: FindingData, run: Run) -> FindingCard:
         picture=tuple(
             shown(str(line), 400) for line in finding.details.get("picture") or ()
         ),
-        calls=tuple(_last_calls(finding, run)),
+        calls=() if run is None else tuple(_last_calls(finding, run)),
         since=tuple(_since(finding)),
         told_by=tuple(
             CardTestimony(
@@ -137,21 +137,24 @@ def finding_card(finding: FindingData, run: Run) -> FindingCard:
             )
             for one in finding.told_by
         ),
-        chain=parting_chain(finding, run),
+        chain=None if run is None else parting_chain(finding, run),
         remedy=shown(finding.remedy, 6_000),
         following=tuple(_following(finding)),
     )
 
 
-def excerpt(location: LocationData, run: Run, *, is_open: bool = True) -> Excerpt:
+def excerpt(
+    location: LocationData, run: Run | None, *, is_open: bool = True
+) -> Excerpt:
     """A line of the user's source with its neighbours.
 
     Args:
         location: The line.
-        run: Has the sources.
+        run: Has the sources; None: it is not kept.
         is_open: It is shown unfolded.
     """
-    source = run.sources.get(location.file, "").splitlines()
+    sources = {} if run is None else run.sources
+    source = sources.get(location.file, "").splitlines()
     lines = []
     if 0 < location.line <= len(source):
         first = max(1, location.line - _AROUND)
@@ -235,11 +238,11 @@ def _call(run: Run, row: int) -> LastCall:
     return LastCall(f"{call.ordinal or ''} {call.op}".strip(), state)
 
 
-def cards(findings: Sequence[FindingData], run: Run) -> list[FindingCard]:
+def cards(findings: Sequence[FindingData], run: Run | None) -> list[FindingCard]:
     """The cards of several findings, in their order.
 
     Args:
         findings: Of a report.
-        run: What was examined.
+        run: What was examined; None: it is not kept.
     """
     return [finding_card(one, run) for one in findings]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from distdoctor.analysis.causes import capital
 from distdoctor.model.run import Run, named
@@ -27,6 +27,10 @@ from distdoctor.report.html.wait_pictures import wait_picture
 from distdoctor.report.html.weight_charts import weight_charts
 from distdoctor.report.schema import Report
 
+NOT_KEPT = (
+    "Only the report is at hand here, and not what the ranks did: a session of tests "
+    "keeps no more. Pages of `distdoctor check` and `distdoctor examine` show it."
+)
 _NO_MAP = "No group of several ranks made collectives that can be compared."
 
 
@@ -103,13 +107,16 @@ class ReportContent:
 _MARKS = {"sick": "✖", "well": "✔", "unknown": "?"}
 
 
-def content_of(report: Report, run: Run, key: str) -> ReportContent:
+def content_of(
+    report: Report, run: Run | None, key: str, *, is_strict: bool = False
+) -> ReportContent:
     """What the page shows of a report.
 
     Args:
         report: What to say.
-        run: What was examined.
+        run: What was examined; None: it is not kept.
         key: Begins the names of its places in the page.
+        is_strict: Warnings count as errors.
     """
     sections, empty = _sections(report, run)
     checks = report.checks
@@ -120,7 +127,7 @@ def content_of(report: Report, run: Run, key: str) -> ReportContent:
         word=report.verdict.upper(),
         mark=_MARKS.get(report.verdict, ""),
         sentence=_sentence(report),
-        facts=tuple(_facts(report)),
+        facts=tuple(_facts(report, is_strict=is_strict)),
         findings=tuple(cards(report.findings, run)),
         counts=_counts(report),
         raised=tuple(_raised(report, run)),
@@ -159,22 +166,30 @@ def content_of(report: Report, run: Run, key: str) -> ReportContent:
     )
 
 
+_Maker: TypeAlias = Callable[[Run, Report], Any]
+"""Gives the content of a section, or, as a text, why it has none."""
+
+_OF_RUNS: tuple[tuple[str, str, _Maker], ...] = (
+    ("waits", "Who waits for whom", wait_picture),
+    ("maps", "Ranks and collectives", lambda run, report: _maps(run, report)),
+    ("lanes", "Calls in time", swim_lanes),
+    ("stacks", "Merged stacks", lambda run, _: stack_outline(run)),
+    ("samples", "Who read which samples", lambda run, _: sample_charts(run)),
+    ("weights", "Copies of the model, step by step", lambda run, _: weight_charts(run)),
+    ("nccl", "NCCL's topology", nccl_picture),
+    ("environment", "Environment", environment_tables),
+)
+
+
 def _sections(
-    report: Report, run: Run
+    report: Report, run: Run | None
 ) -> tuple[list[PageSection], list[tuple[str, str]]]:
-    makers: tuple[tuple[str, str, Callable[[], Any]], ...] = (
-        ("waits", "Who waits for whom", lambda: wait_picture(run, report)),
-        ("maps", "Ranks and collectives", lambda: _maps(run, report)),
-        ("lanes", "Calls in time", lambda: swim_lanes(run, report)),
-        ("stacks", "Merged stacks", lambda: stack_outline(run)),
-        ("samples", "Who read which samples", lambda: sample_charts(run)),
-        ("weights", "Copies of the model, step by step", lambda: weight_charts(run)),
-        ("nccl", "NCCL's topology", lambda: nccl_picture(run, report)),
-        ("environment", "Environment", lambda: environment_tables(run, report)),
-    )
+    if run is None:
+        titles = [title for _, title, _ in _OF_RUNS]
+        return [], [(" · ".join([*titles, "Lines of source"]), NOT_KEPT)]
     sections, empty = [], []
-    for key, title, make in makers:
-        content = make()
+    for key, title, make in _OF_RUNS:
+        content = make(run, report)
         if isinstance(content, str):
             empty.append((title, content))
         else:
@@ -201,7 +216,7 @@ def _sentence(report: Report) -> str:
     return f"Nothing {more}wrong was found, but not all was seen"
 
 
-def _facts(report: Report) -> list[str]:
+def _facts(report: Report, *, is_strict: bool) -> list[str]:
     run = report.run
     facts = [counted(report.world_size, "rank")]
     if run.simulated:
@@ -217,6 +232,8 @@ def _facts(report: Report) -> list[str]:
         facts.append(counted(run.calls, "call"))
     if run.exit_code:
         facts.append(f"exit code {run.exit_code}")
+    if is_strict and any(one.severity == "warning" for one in report.findings):
+        facts.append("warnings count as errors here")
     return facts
 
 
@@ -229,7 +246,7 @@ def _counts(report: Report) -> str:
     return ", ".join(counts) or "no finding"
 
 
-def _raised(report: Report, run: Run) -> list[RaisedCard]:
+def _raised(report: Report, run: Run | None) -> list[RaisedCard]:
     found = []
     for one in report.raised:
         first, *rest = one.message.splitlines() or [""]

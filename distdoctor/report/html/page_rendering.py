@@ -12,27 +12,31 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from distdoctor.journal.secret_masking import masked_text
-from distdoctor.model.run import Run
+from distdoctor.report.formats import ReportedRun
 from distdoctor.report.html.call_maps import CELL_WORDS
 from distdoctor.report.html.page_content import ReportContent, content_of
 from distdoctor.report.html.shown_text import shown
 from distdoctor.report.plain_text import plain
-from distdoctor.report.schema import Report
 
 _WORST_FIRST = ("sick", "unknown", "well")
 
 
-def page_of(judged: Sequence[tuple[Report, Run]]) -> str:
+def page_of(reported: Sequence[ReportedRun], *, is_strict: bool = False) -> str:
     """Reports as one page.
 
+    Its style and its script are in ASCII, and JSON in it too: other characters stand
+    only where references to characters may take their place.
+
     Args:
-        judged: Each report with its run.
+        reported: Each report with its run, if that is kept.
+        is_strict: Warnings count as errors.
 
     Returns:
         The text of an HTML file.
     """
     contents = [
-        content_of(report, run, f"r{n}") for n, (report, run) in enumerate(judged, 1)
+        content_of(one.report, one.run, f"r{n}", is_strict=is_strict)
+        for n, one in enumerate(reported, 1)
     ]
     style, script = _asset("page.css"), _asset("page.js")
     return (
@@ -41,7 +45,7 @@ def page_of(judged: Sequence[tuple[Report, Run]]) -> str:
         .render(
             reports=contents,
             title=_title(contents),
-            version=shown(judged[0][0].distdoctor, 40) if judged else "",
+            version=shown(reported[0].report.distdoctor, 40) if reported else "",
             style=Markup(style),  # noqa: S704 - a file of ours
             script=Markup(script),  # noqa: S704 - likewise
             style_hash=_hash(style),
@@ -51,6 +55,8 @@ def page_of(judged: Sequence[tuple[Report, Run]]) -> str:
 
 
 def _title(contents: Sequence[ReportContent]) -> str:
+    if not contents:
+        return "No job was judged"
     if len(contents) == 1:
         return f"{contents[0].word}: {contents[0].script}"
     verdicts = {one.verdict for one in contents}

@@ -133,6 +133,7 @@ def test_closed_streams_change_no_exit_status(box: Box, closed: str) -> None:
 
 SETTINGS = {
     "[tool.distdoctor.check]\nrank = 4": "has no option --rank",
+    "[tool.distdoctor.check]\nranks = ['4']": "--ranks takes one",
     "[tool.distdoctor.ignore]\nDD999 = 'x'": "there is no check DD999",
     "[tool.distdoctor.DD204]\nstuck = 1": "it has: stuck_after_s",
     "[tool.distdoctor": "cannot be read",
@@ -156,3 +157,13 @@ def test_settings_are_defaults_of_options(box: Box) -> None:
     box.write("[tool.distdoctor.check]\nranks = 'x'\n", "pyproject.toml")
     status, _, err = box.run("check", "train.py")
     assert (status, "'x' is not a valid integer" in err) == (2, True)
+
+
+def test_a_setting_that_may_be_given_several_times_may_be_one_or_a_list(
+    box: Box,
+) -> None:
+    box.write("print(1)\n")
+    for value in ("'yaml'", "['json=r.json', 'yaml']"):
+        box.write(f"[tool.distdoctor.check]\nformat = {value}\n", "pyproject.toml")
+        status, _, err = box.run("check", "train.py")
+        assert (status, "'yaml' is not one of text, json" in err) == (2, True)

@@ -13,6 +13,7 @@ from distdoctor.journal.format import RecordKind
 from distdoctor.journal.packed_texts import joined
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.model.events import Failure, Started
+from distdoctor.report.formats import FORMATS
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
 
@@ -110,7 +111,7 @@ def test_what_a_record_says_is_told_likewise(
         site = writer.intern(joined(f"/job/{EVIL}.py", "3", EVIL))
         writer.put(RecordKind.LIFE, 1, site=site, spec=writer.intern(failure))
         writer.end()
-    for form in ("text", "json", "sarif"):
+    for form in FORMATS:
         arguments = ["examine", str(folder), "--format", form, "--verbose"]
         status, out, _ = said(arguments, capsys, monkeypatch)
         assert status in {1, 4}

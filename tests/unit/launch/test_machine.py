@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from distdoctor.launch import machine, machine_network
+from distdoctor.launch import machine, machine_cures, machine_network
 from distdoctor.launch import machine_torch as of_torch
 from distdoctor.launch import machine_tracing as tracing
 from distdoctor.launch.horovod_installation import Framework, HorovodInstallation
@@ -146,7 +146,7 @@ def test_ptrace_is_tried_and_not_guessed() -> None:
     ("allowed", "yama", "state", "cure"),
     [
         (True, "1", MachineState.OK, ""),
-        (None, "", MachineState.LIMITS, ""),
+        (None, "", MachineState.LIMITS, "with py-spy installed"),
         (False, "", MachineState.LIMITS, "in a container: start it with"),
         (False, "2", MachineState.LIMITS, "sysctl kernel.yama.ptrace_scope=0; in a"),
     ],
@@ -158,6 +158,24 @@ def test_a_refused_trace_has_a_cure(
     assert found.state is state
     assert found.cure.startswith(cure)
     assert bool(found.cure) == bool(cure)
+
+
+@pytest.mark.parametrize(
+    ("yama", "contained", "commands"),
+    [
+        ("1", False, ["sysctl kernel.yama.ptrace_scope=0"]),
+        ("1", True, ["docker run --cap-add=SYS_PTRACE IMAGE"]),
+        ("", True, ["docker run --cap-add=SYS_PTRACE IMAGE"]),
+        ("3", False, []),  # it cannot be lowered while the machine runs
+        ("", False, []),
+    ],
+)
+def test_what_to_type_for_a_trace_depends_on_who_refuses_it(
+    yama: str, contained: bool, commands: list[str]
+) -> None:
+    found = tracing.permission(False, yama, contained)
+    assert [one.removeprefix("sudo ") for one in found.commands] == commands
+    assert found.cure
 
 
 def test_py_spy_may_be_absent() -> None:
@@ -352,3 +370,113 @@ def test_the_command_fails_where_nothing_can_be_checked(tmp_path: Path) -> None:
     assert "absent  torch" in done.stdout
     assert "libtorch is gone" in done.stdout
     assert "no job can be checked here without torch" in done.stdout
+
+
+# --- what to type ---
+
+
+def lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, contained: bool
+) -> list[MachineCondition]:
+    """All conditions of a machine that lacks everything."""
+    small = shutil._ntuple_diskusage(64 << 20, 0, 1 << 20)
+    monkeypatch.setattr(
+        shutil, "which", lambda name: name if name == PACKAGES else None
+    )
+    monkeypatch.setattr(machine, "HOT", None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    none = HorovodInstallation(
+        python="python",
+        framework=Framework.TORCH,
+        fault="not installed",
+        remedy="distdoctor horovod build",
+    )
+    absent = machine.shared_memory(tmp_path / "none", contained)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
+    limit = (256, 256)
+    return [
+        of_torch.release({}, "ModuleNotFoundError"),
+        of_torch.release({**GOOD, "torch": "2.7.0"}, ""),
+        of_torch.gloo({}),
+        of_torch.gloo({**GOOD, "gloo": "RuntimeError: no device"}),
+        of_torch.nccl(GOOD),
+        of_torch.gpus({"gpu_error": "RuntimeError: driver"}, driver=True),
+        of_torch.gpus(GOOD, driver=True),
+        of_torch.horovod(none),
+        machine.probes(),
+        tracing.program(None),
+        tracing.permission(False, "1", contained),
+        *map(machine.launcher, machine.LAUNCHERS),
+        machine_network.host_name("a", unknown),
+        machine_network.loopback("203.0.113.7"),
+        machine_network.interface("eth7", ["lo"]),
+        machine.cores(),
+        machine.memory(1 << 20),
+        absent,
+        machine.shared_memory(tmp_path, contained),
+        machine.open_files(limit, contained),
+        machine.processes(limit, contained),
+        machine.locked_memory(limit, contained),
+        machine.room(tmp_path),
+    ]
+
+
+PACKAGES = "apt-get"
+
+WITHOUT_COMMANDS = {"NCCL", "torchrun", "srun", "cores", "memory"}
+"""Another machine, another environment, or somebody else has to help there."""
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_whatever_is_lacking_has_a_cure_and_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contained: bool
+) -> None:
+    found = lacking(tmp_path, monkeypatch, contained=contained)
+    for one in found:
+        assert one.state is not MachineState.OK, one
+        assert one.cure, one
+        assert bool(one.commands) != (one.name in WITHOUT_COMMANDS), one
+
+
+def test_commands_are_listed_with_the_most_needed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = as_text(lacking(tmp_path, monkeypatch, contained=True), "0.1", 100, False)
+    fixes, _, optional = text.partition("\nto fix\n")[2].partition(
+        "\nif your jobs use it\n"
+    )
+    lines = [line.split("  ") for line in fixes.splitlines() if line.strip()]
+    assert lines[0][1] == "torch"
+    assert "docker run --shm-size=8g IMAGE" in fixes
+    assert "docker run --cap-add=SYS_PTRACE IMAGE" in fixes
+    assert "docker run --ulimit nofile=4096 IMAGE" in fixes
+    assert "pip install deepspeed" in optional
+    assert "pip install deepspeed" not in fixes
+
+
+def test_where_nothing_is_lacking_nothing_is_to_be_fixed() -> None:
+    fine = MachineCondition("cores", MachineState.OK, "8")
+    text = as_text([fine], "0.1", 80, False)
+    assert "to fix" not in text
+    assert "if your jobs" not in text
+
+
+def test_a_container_is_known_by_what_its_start_leaves(tmp_path: Path) -> None:
+    assert not machine_cures.in_container(tmp_path)
+    (tmp_path / "proc" / "1").mkdir(parents=True)
+    cgroup = tmp_path / "proc" / "1" / "cgroup"
+    cgroup.write_text("0::/init.scope\n")
+    assert not machine_cures.in_container(tmp_path)
+    cgroup.write_text("0::/kubepods/besteffort/pod1\n")
+    assert machine_cures.in_container(tmp_path)
+    cgroup.unlink()
+    (tmp_path / ".dockerenv").touch()
+    assert machine_cures.in_container(tmp_path)
+
+
+def test_a_full_shared_memory_is_not_made_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil._ntuple_diskusage(8 << 30, 8 << 30, 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    assert machine.shared_memory(tmp_path).commands == (f"ls -l {tmp_path}",)

@@ -113,7 +113,7 @@ def test_slots_of_a_killed_process_are_free_at_once(
 ) -> None:
     process = holder(start, 2, 2)
     slots = Slots(2, tmp_path)
-    with pytest.raises(SlotsTaken, match=f"held by processes {process.pid}$"):
+    with pytest.raises(SlotsTaken, match=f"held by processes {process.pid}:"):
         slots.acquire(1, patience_s=0.1)
     assert slots.held == 0
     process.kill()

@@ -6,21 +6,20 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from dataclasses import replace
-from importlib import util
-from pathlib import Path
 
 import html5lib
 import pytest
-from click.testing import CliRunner
 from generated import Mesh, Step, generate
 from html_pages import (
     EVERYTHING,
     Elements,
+    Reported,
     full_report,
     full_run,
     page_of,
+    page_of_reports,
+    render,
     report_of,
     with_text_everywhere,
     with_text_in_run,
@@ -30,12 +29,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_in
 
 from distdoctor.catalogue import every_check
-from distdoctor.cli.examine import run as examine_command
-from distdoctor.cli.options import ReportOptions
-from distdoctor.errors import PackageMissing
 from distdoctor.model.drawing import sketch
 from distdoctor.model.events import WORLD
-from distdoctor.report.html import render, render_session, require_jinja
 from distdoctor.report.schema import Report
 
 HOSTILE = (
@@ -126,7 +121,8 @@ def test_a_strict_parser_of_html_has_nothing_to_say() -> None:
 
 
 def test_every_name_of_a_place_is_there_once_and_refers_to_something() -> None:
-    elements = Elements(render_session([(_report, _run), (_report, _run)]))
+    one = Reported(_report, _run)
+    elements = Elements(page_of_reports(one, one))
     names = list(elements.all("id"))
     assert len(names) == len(set(names))
     referring = [value.removeprefix("#") for value in elements.all("href")]
@@ -227,10 +223,10 @@ def test_every_section_is_there_where_a_run_has_all() -> None:
 
 def test_several_reports_are_one_page_with_a_table_of_verdicts() -> None:
     well = sketch("rank 0 | start=1 leave exit=0")
-    page = render_session([(_report, _run), (report_of(well), well)])
-    assert "<title>SICK: 2 reports" in page
-    assert 'id="r2-verdict"' in page
-    assert Elements(page).unclosed == []
+    text = page_of_reports(Reported(_report, _run), Reported(report_of(well), well))
+    assert "<title>SICK: 2 reports" in text
+    assert 'id="r2-verdict"' in text
+    assert Elements(text).unclosed == []
 
 
 def test_a_page_of_many_ranks_and_calls_stays_small() -> None:
@@ -256,36 +252,38 @@ def _as_large(ranks: int) -> Report:
     return report
 
 
-def test_without_jinja_one_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        util, "find_spec", lambda name: None if name == "jinja2" else object()
-    )
-    monkeypatch.setattr("distdoctor.report.html.find_spec", util.find_spec)
-    with pytest.raises(PackageMissing, match=r"pip install 'distdoctor\[html\]'"):
-        require_jinja()
-    with pytest.raises(PackageMissing):
-        ReportOptions(
-            form="html",
-            output=Path("r.html"),
-            strict=False,
-            allow_incomplete=False,
-            verbose=False,
-        )
+def test_without_a_run_the_page_says_what_it_does_not_show() -> None:
+    text = render(_report, None)
+    assert Elements(text).unclosed == []
+    for word in ("Who waits for whom", "Environment", "Lines of source"):
+        assert word in text
+    assert "Only the report is at hand here" in text
+    assert "Its source is not at hand" in text
+    assert "No rank was seen to wait" not in text
+    assert "Rank 0 <code>skipped</code> it" in text
+    assert "Last calls" not in text
 
 
-def test_a_page_is_refused_on_a_terminal_before_the_job_is_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = CliRunner().invoke(examine_command, ["nowhere", "--format", "html"])
-    assert "a page is not for a terminal" not in told.output  # a pipe may have it
-    monkeypatch.setattr(sys.stdout.__class__, "isatty", lambda _: True, raising=False)
-    with pytest.raises(Exception, match=r"--output report\.html"):
-        ReportOptions(
-            form="html",
-            output=None,
-            strict=False,
-            allow_incomplete=False,
-            verbose=False,
-        )
+def test_a_page_of_no_report_gives_no_verdict() -> None:
+    text = page_of_reports()
+    assert "<title>No job was judged" in text
+    assert "<h1>No job was judged</h1>" in text
+    assert "WELL" not in text
+    assert Elements(text).unclosed == []
+
+
+def test_where_warnings_count_as_errors_the_page_says_so() -> None:
+    warned = replace_in(_report.findings[0], severity="warning")
+    report = replace_in(_report, findings=[warned], verdict="well")
+    words = "warnings count as errors here"
+    assert words in page_of_reports(Reported(report, _run), strict=True)
+    assert words not in page_of_reports(Reported(report, _run))
+    assert words not in page_of_reports(Reported(_report, _run), strict=True)
+
+
+def test_a_page_is_read_alike_in_every_encoding() -> None:
+    text = render(with_text_everywhere(full_report(_run), "é 漢 \U0001f600"), _run)
+    assert text.isascii()
+    heading = html5lib.parse(text).find(".//{*}h1")
+    assert heading is not None
+    assert "é 漢 \U0001f600" in (heading.text or "")

@@ -295,3 +295,12 @@ def test_a_session_is_written_as_its_name_tells(tmp_path: Path, name: str) -> No
     assert [report["verdict"] for report in log["reports"]] == ["well", "sick"]
     write_session(path, [], tmp_path)
     assert json.loads(path.read_text())["verdict"] == "well"
+
+
+def test_a_session_is_written_for_people_and_ci_likewise(tmp_path: Path) -> None:
+    for name, beginning in (("r.md", "<!-- distdoctor:report -->"), ("r.XML", "<?xml")):
+        for reports in ([report_of(WELL), report_of(SICK)], []):
+            write_session(tmp_path / name, reports, tmp_path)
+            text = (tmp_path / name).read_text(encoding="utf-8")
+            assert text.startswith(beginning)
+            assert ("DD108" in text) == bool(reports)

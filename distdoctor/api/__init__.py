@@ -1,0 +1,1 @@
+"""The functions for programs and notebooks, which `import distdoctor` offers."""

@@ -1,0 +1,271 @@
+"""The functions `check`, `examine` and `autopsy` of the package."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distdoctor.api.examination_result import Examination
+from distdoctor.errors import DistdoctorError, LaunchRefused, LeavingsMissing
+
+if TYPE_CHECKING:
+    from distdoctor.cli.options import Judged
+    from distdoctor.launch.job import Job
+    from distdoctor.launch.subprocess_runner import Output
+
+_BUDGET_S = 120.0  # as for `distdoctor check`
+
+_judging = threading.Lock()
+"""Judging switches the garbage collector, and thresholds of checks: one at a time."""
+
+
+def check(
+    script: str | Path | None = None,
+    *arguments: str,
+    nproc: int | None = None,
+    command: Sequence[str] | None = None,
+    launcher: str = "auto",
+    device: str = "auto",
+    budget: float = _BUDGET_S,
+    steps: int = 0,
+    full: bool = False,
+    record: str | Path | None = None,
+) -> Examination:
+    """Run a script on a few ranks under watch, and say what ails it.
+
+    The script runs in processes of its own, so that it may be called in a notebook, in
+    any thread, and as often as need be. When this returns or raises, nothing of the job
+    is left: an interruption (KeyboardInterrupt) ends it first.
+
+    Args:
+        script: The program.
+        arguments: What it gets.
+        nproc: How many ranks; by default what the script says, or 2. Where two ranks
+            disagree and nothing tells which is at fault, the job is started again with
+            three, unless you give a number.
+        command: Instead of a script: a whole command, such as `["torchrun", …]`.
+        launcher: As for `distdoctor check`: auto, torchrun, python, commands or
+            horovod.
+        device: auto, cpu (in place of GPUs) or cuda.
+        budget: Seconds after which the job is ended; what it did not reach is told.
+        steps: Optimizer steps after which it is ended; 0: no limit.
+        full: Do not shorten epochs that would not end within the budget.
+        record: Folder to keep the record in; otherwise it stays, among others, if the
+            verdict is not well.
+
+    Returns:
+        What was found.
+
+    Raises:
+        LaunchRefused: It cannot be started as asked.
+        RuntimeError: The supervisor failed; this says nothing about the job.
+    """
+    # Here and below, so that `import distdoctor` does not wait for it.
+    from distdoctor.cli.check import keep_verdict, shown
+    from distdoctor.cli.record_folder import record_folder, tidy
+    from distdoctor.cli.second_look import (
+        attempted,
+        is_tied,
+        look_again,
+        may_look_again,
+    )
+    from distdoctor.journal.private_files import make_private_folder
+    from distdoctor.launch.command import Launcher
+    from distdoctor.launch.job import job_of, require_space
+
+    path = _script(script)
+    if (path is None) == (command is None):
+        raise LaunchRefused("check takes a script, or command=[…]")
+    if command is not None and arguments:
+        raise LaunchRefused("arguments of a command stand in the command itself")
+    if budget < 1 or steps < 0:
+        raise LaunchRefused("budget is 1 second or more, and steps are 0 or more")
+    _require(launcher, [one.value for one in Launcher], "launcher")
+    _require(device, ["auto", "cpu", "cuda"], "device")
+    given = list(map(str, command if command is not None else arguments))
+    wanted = None if record is None else Path(record)
+    with record_folder(wanted, "record=") as folder:
+        job = job_of(path, given, nproc, Launcher(launcher), folder / "logs")
+        needed = job.expected or job.ranks
+        try:
+            require_space(folder, needed)
+        except LaunchRefused:  # unless old records are in the way
+            if wanted is not None:
+                raise
+            tidy(beside=folder)
+            require_space(folder, needed)
+        run_it = partial(_run, device=device, steps=steps, shorten=not (full or steps))
+        try:
+            output = run_it(job, folder, budget_s=budget)
+        except KeyboardInterrupt as interruption:
+            if any(folder.glob("*.journal")):
+                interruption.add_note(
+                    "distdoctor ended the job; what was seen until then: "
+                    f"distdoctor.examine({str(folder)!r})"
+                )
+            raise
+        kept = str(record or "")
+        judged = _judged(folder, kept)
+
+        def judge_more(ranks: int, budget_s: float) -> Judged:
+            nonlocal output
+            more = make_private_folder(folder / f"with-{ranks}")
+            further = job_of(path, given, ranks, Launcher(launcher), more / "logs")
+            require_space(more, ranks)
+            output = run_it(further, more, budget_s=budget_s)
+            return _judged(more, kept)
+
+        if is_tied(judged.report) and may_look_again(
+            job, path, is_default=nproc is None
+        ):
+            judged = look_again(
+                judged, budget, lambda n, s: attempted(partial(judge_more, n, s))
+            )
+        verdict = judged.report.verdict
+        keep = wanted is not None or verdict != "well"
+        if keep and judged.folder is not None:
+            judged.report.run.record = shown(judged.folder)
+            keep_verdict(folder, verdict)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        if wanted is None:
+            with suppress(OSError, DistdoctorError):
+                tidy(beside=folder)
+    return _examination(judged, output)
+
+
+def examine(folder: str | Path) -> Examination:
+    """Judge a run again that was kept, as `distdoctor examine` does.
+
+    Args:
+        folder: The record folder; or traces of torch.profiler: the folder of them.
+
+    Returns:
+        What was found.
+
+    Raises:
+        RecordUnreadable: It holds no run, or one that cannot be read.
+        LeavingsMissing: The traces tell of no job of ranks.
+    """
+    from distdoctor.cli.examine import judged_at
+
+    with _judging:
+        judged = judged_at((str(folder),))
+    return _examination(judged)
+
+
+def autopsy(*what: int | str | Path) -> Examination:
+    """Judge what a job left behind, or one that hangs now, as `distdoctor autopsy`.
+
+    Args:
+        what: Files and folders that it left; or the numbers of processes of one job
+            that runs here, which is only looked at.
+
+    Returns:
+        What was found.
+
+    Raises:
+        LeavingsMissing: Nothing there tells of a job, or the processes are of several.
+    """
+    from distdoctor.cli.autopsy import judged_leavings, looked_at
+    from distdoctor.cli.options import Judged
+    from distdoctor.postmortem.living.autopsy_of_processes import Which
+
+    pids = [one for one in what if isinstance(one, int)]
+    if not what or (pids and len(pids) < len(what)):
+        raise LeavingsMissing(
+            "autopsy takes files and folders, or numbers of processes, and not both"
+        )
+    with _judging:
+        if not pids:
+            return _examination(Judged(judged_leavings([str(one) for one in what])))
+        first, *others = looked_at(Which(tuple(pids)))
+    if others:
+        raise LeavingsMissing(
+            f"these are processes of {1 + len(others)} jobs: look at one at a time"
+        )
+    return _examination(Judged(first))
+
+
+def _script(script: object) -> Path | None:
+    """The program, if it is one that ranks can run.
+
+    Raises:
+        LaunchRefused: It is none.
+    """
+    if script is None:
+        return None
+    if callable(script):
+        name = getattr(script, "__qualname__", type(script).__name__)
+        raise LaunchRefused(
+            f"check runs a script in processes of its own, and {name} is an object of "
+            "this one, which they do not have: write it to a file that calls it (in a "
+            "notebook, `%%writefile train.py`), and give that file"
+        )
+    if not isinstance(script, str | Path):
+        raise LaunchRefused(
+            f"check takes the path of a script, and not {type(script).__name__}"
+        )
+    path = Path(script)
+    if path.suffix == ".ipynb":
+        raise LaunchRefused(
+            f"{path} is a notebook, which ranks cannot run: make a script of it "
+            f"(jupyter nbconvert --to script {path}), and give that"
+        )
+    return path
+
+
+def _require(value: str, known: Sequence[str], option: str) -> None:
+    if value not in known:
+        raise LaunchRefused(f"{option}={value!r}: give one of {', '.join(known)}")
+
+
+def _run(
+    job: Job, folder: Path, *, device: str, steps: int, shorten: bool, budget_s: float
+) -> Output:
+    """Run a job to its end, with its record in a folder."""
+    from distdoctor.cli.check import require_codes
+    from distdoctor.launch.gpus import require_gpus
+    from distdoctor.launch.job import plan_of
+    from distdoctor.launch.subprocess_runner import supervise_in_subprocess
+
+    if device == "cuda":
+        require_gpus(job.command)
+    plan = plan_of(
+        job,
+        folder,
+        steps=steps,
+        budget_s=budget_s,
+        device=device,
+        shorten=shorten,
+        nccl_log=True,
+    )
+    require_codes(plan)
+    return supervise_in_subprocess(plan, own=job.own)
+
+
+def _judged(folder: Path, kept: str) -> Judged:
+    from distdoctor.cli.options import Judged
+
+    with _judging:
+        return Judged.of_record(folder, kept=kept)
+
+
+def _examination(judged: Judged, output: Output | None = None) -> Examination:
+    from distdoctor.cli.options import ReportOptions
+
+    options = ReportOptions(
+        forms=(), output=None, strict=False, allow_incomplete=False, verbose=False
+    )
+    return Examination(
+        judged.report,
+        judged.run,
+        judged.status(options),
+        stdout=output.stdout if output is not None else "",
+        stderr=output.stderr if output is not None else "",
+    )

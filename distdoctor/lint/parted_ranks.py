@@ -1,0 +1,292 @@
+"""Where the ways of ranks through a program part: what some call and others do not."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from distdoctor.lint.call_graph import CallGraph, asks_for_rank
+from distdoctor.lint.code_base import Scope
+from distdoctor.lint.communication import Deed
+from distdoctor.lint.rank_values import SIZE
+from distdoctor.lint.rank_walk import (
+    Exit,
+    Oracle,
+    RankWalk,
+    Spot,
+    Step,
+    TooLong,
+    Turn,
+    Way,
+)
+
+_MOST_VARIANTS = 24
+
+
+class How(StrEnum):
+    """How the calls of ranks differ."""
+
+    SKIPPED = "skipped"  # some do not make one
+    SWAPPED = "swapped"  # the same ones in another order
+    OTHER = "other"  # some make another one in its place
+    GROUP = "group"  # it creates a process group
+    FORWARD = "forward"  # it is the forward of a model that communicates
+    LOAD = "load"  # it loads weights into copies that are to be alike
+    UNEVEN = "uneven"  # it stands in a loop over the rank's own share of data
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """A call that is not made by all ranks, and the test by which they part.
+
+    Attributes:
+        how: How their calls differ.
+        step: The call.
+        ranks: That make it, of those thought of.
+        turn: The test, or the loop; None: it is not known.
+        leaving: The statement by which the others leave what the call is in.
+        other: What the others call in its place; None: nothing.
+        is_local: Whether each rank asks for something of its own there, and not for the
+            rank.
+    """
+
+    how: How
+    step: Step
+    ranks: tuple[int, ...]
+    turn: Turn | None
+    leaving: Exit | None = None
+    other: Step | None = None
+    is_local: bool = False
+
+
+def partings(graph: CallGraph) -> list[Parting]:
+    """All partings of a code base, each once, in the order of files and lines."""
+    found: dict[tuple[How, int], Parting] = {}
+    for scope in _beginnings(graph):
+        for parting in _within(graph, scope):
+            found.setdefault((parting.how, parting.step.spot.key), parting)
+    return sorted(found.values(), key=_place)
+
+
+def _place(parting: Parting) -> tuple[str, int]:
+    spot = parting.step.spot
+    return spot.scope.source.file, spot.line
+
+
+def _beginnings(graph: CallGraph) -> list[Scope]:
+    """Functions to go through: all that matter, those that others call last.
+
+    What a function does is seen where it is called, with what it is given there. Where
+    it is a half of something, as one barrier before and one behind, only that tells.
+    """
+    both = graph.telling & graph.rankish
+    called = {scope for scope in graph.callers if scope in both}
+    return [
+        scope
+        for file in graph.code.files
+        for scope in file.scopes
+        if scope in both and (scope not in called or _is_whole(graph, scope, both))
+    ]
+
+
+def _is_whole(graph: CallGraph, scope: Scope, both: set[Scope]) -> bool:
+    """Whether no caller can make up for what some ranks leave out in a function."""
+    return not any(caller in both for caller in graph.callers[scope])
+
+
+def _within(graph: CallGraph, scope: Scope) -> Iterator[Parting]:
+    plain = Oracle()
+    yield from _parted(graph, scope, plain)
+    if not plain.is_ranked and not asks_for_rank(scope):
+        return
+    for key, is_local in [*plain.asked.items()][:_MOST_VARIANTS]:
+        against = frozenset({key})
+        yield from _parted(graph, scope, Oracle(against))
+        if is_local:
+            yield from _parted(graph, scope, Oracle(splits=key))
+            yield from _parted(graph, scope, Oracle(against, key))
+
+
+def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]:
+    """Partings under one set of answers to what the text does not decide."""
+    walks = _walked(graph, scope, oracle, (0, SIZE - 1))
+    if not walks:
+        return
+    for walk in walks[:1]:
+        yield from _uneven(walk)
+    first, last = walks
+    if _told(first) == _told(last) or Way.FAILED in {first.ended, last.ended}:
+        return
+    walks = _walked(graph, scope, oracle, range(SIZE)) or walks
+    if any(walk.ended is Way.FAILED for walk in walks):
+        return
+    ways: dict[tuple[object, ...], list[RankWalk]] = {}
+    for walk in walks:
+        ways.setdefault(_told(walk), []).append(walk)
+    usual, *others = sorted(ways.values(), key=len, reverse=True)
+    for unusual in others:
+        parting = _compared(unusual, usual, oracle.splits != "")
+        if parting.how is How.LOAD and any(
+            _is_handed_on(walk, parting.step)
+            for walk in walks
+            if parting.step in walk.steps
+        ):
+            continue
+        if not _is_half(graph, scope, parting):
+            yield parting
+
+
+def _walked(
+    graph: CallGraph, scope: Scope, oracle: Oracle, ranks: Sequence[int]
+) -> list[RankWalk]:
+    walks = [RankWalk(graph, rank, oracle) for rank in ranks]
+    try:
+        for walk in walks:
+            walk.go(scope)
+            oracle.is_ranked |= walk.is_ranked
+    except (TooLong, RecursionError):
+        return []
+    return walks
+
+
+def _told(walk: RankWalk) -> tuple[object, ...]:
+    return tuple(step.key for step in walk.steps)
+
+
+def _is_handed_on(makers: RankWalk, step: Step) -> bool:
+    """Whether weights that some ranks load may be sent to the others behind that."""
+    at = makers.steps.index(step)
+    return any("broadcast" in one.communication.name for one in makers.steps[at:])
+
+
+def _uneven(walk: RankWalk) -> Iterator[Parting]:
+    seen: set[int] = set()
+    for step in walk.steps:
+        if step.uneven is not None and step.uneven.key not in seen:
+            seen.add(step.uneven.key)
+            turn = Turn(step.uneven, "", 0)
+            yield Parting(How.UNEVEN, step, (), turn)
+
+
+def _compared(
+    unusual: list[RankWalk], usual: list[RankWalk], is_local: bool
+) -> Parting:
+    """The first call that some ranks make and others do not."""
+    few, many = unusual[0], usual[0]
+    ours, theirs = _unmatched(few.steps, many.steps)
+    makers, rest = unusual, usual
+    other: Step | None = None
+    ours, theirs = _without_forwards(ours), _without_forwards(theirs)
+    if ours:
+        step, other = ours[0], theirs[0] if theirs else None
+    elif theirs:
+        step, makers, rest = theirs[0], usual, unusual
+    else:
+        pairs = zip(few.steps, many.steps, strict=True)
+        step, other = next(pair for pair in pairs if pair[0].key != pair[1].key)
+    how = _HOW.get(step.communication.deed, How.SKIPPED)
+    if other is not None:
+        how = How.OTHER if ours else How.SWAPPED
+    ranks = tuple(walk.rank for walk in makers)
+    turn, leaving = _parting_turn(step, makers[0], rest[0])
+    return Parting(how, step, ranks, turn, leaving, other, is_local)
+
+
+def _unmatched(
+    ours: Sequence[Step], theirs: Sequence[Step]
+) -> tuple[list[Step], list[Step]]:
+    """The calls of two ranks without those that the other one makes as well.
+
+    At the same line, or else at another one: rank 0 may call a barrier behind what the
+    others call it before.
+    """
+    for same in (_spot_of, _key_of):
+        left = Counter(map(same, theirs))
+        right = Counter(map(same, ours))
+        ours, theirs = _without(ours, left, same), _without(theirs, right, same)
+    return [*ours], [*theirs]
+
+
+def _without_forwards(steps: list[Step]) -> list[Step]:
+    """What else a rank calls, if there is anything: forwards may do without others."""
+    return [
+        step
+        for step in steps
+        if step.communication.deed not in {Deed.FORWARD, Deed.LOAD}
+    ] or steps
+
+
+def _spot_of(step: Step) -> object:
+    return step.spot.key
+
+
+def _key_of(step: Step) -> object:
+    return step.key
+
+
+def _without(
+    steps: Sequence[Step], others: Counter[object], same: Callable[[Step], object]
+) -> list[Step]:
+    left = []
+    for step in steps:
+        if others[same(step)] > 0:
+            others[same(step)] -= 1
+        else:
+            left.append(step)
+    return left
+
+
+_HOW = {Deed.GROUP: How.GROUP, Deed.FORWARD: How.FORWARD, Deed.LOAD: How.LOAD}
+
+
+def _parting_turn(
+    step: Step, maker: RankWalk, other: RankWalk
+) -> tuple[Turn | None, Exit | None]:
+    """The test by which one rank comes to a call and another one does not.
+
+    One around the call, or around a call that led to it; or around a statement by which
+    the other one left what the call is in, which is given as well; else the last one
+    before it that they answer in another way.
+    """
+    made = {turn.spot: turn for turn in maker.turns}
+    theirs = {turn.spot: turn for turn in other.turns}
+
+    def parts(guard: Spot) -> bool:
+        if guard not in made or guard not in theirs:
+            return False
+        return theirs[guard].way != made[guard].way
+
+    for guard in reversed(step.guards):
+        if parts(guard):
+            return made[guard], None
+    for leaving in reversed(other.exits):
+        for guard in reversed(leaving.guards):
+            if parts(guard) or guard not in made:
+                return theirs.get(guard), leaving
+    at = maker.steps.index(step)
+    parting = [turn for turn in maker.turns if turn.steps <= at and parts(turn.spot)]
+    return parting[-1] if parting else None, None
+
+
+def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
+    """Whether the function is one half of something, whose other half stands elsewhere.
+
+    A context lets rank 0 in first by a barrier of the others before, and one of rank 0
+    behind.
+    """
+    if parting.step.communication.name != "barrier":
+        return False
+    node = scope.node
+    if isinstance(node, ast.Module):
+        return False
+    if scope.simple_name in {"__enter__", "__exit__"}:
+        return True
+    barriers = [
+        call
+        for call in scope.calls
+        if (told := graph.communication(call, scope)) is not None
+    ]
+    return len(barriers) == 1 and scope.owner != "" and scope.size < 80

@@ -1,0 +1,73 @@
+"""Every rank writes the same file.
+
+Found
+-----
+
+    import torch
+    import torch.distributed as dist
+
+    def save(model, path):
+        torch.save(model.state_dict(), path)
+
+    def main(model):
+        dist.init_process_group("nccl")
+        save(model, "model.pt")
+
+    if __name__ == "__main__":
+        main(make_model())
+
+Left alone
+----------
+Rank 0 alone writes it, or each rank has a file of its own:
+
+    import torch
+    import torch.distributed as dist
+
+    def is_main_process():
+        return not dist.is_initialized() or dist.get_rank() == 0
+
+    def save(model, path):
+        if is_main_process():
+            torch.save(model.state_dict(), path)
+
+    def main(model):
+        dist.init_process_group("nccl")
+        save(model, "model.pt")
+        name = f"rng-{dist.get_rank()}.pt"
+        torch.save(torch.get_rng_state(), name)
+
+    if __name__ == "__main__":
+        main(make_model())
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from distdoctor.lint.findings import SourceFinding, line_of
+from distdoctor.lint.reading import Reading
+from distdoctor.lint.shared_writes import shared_writes
+
+CODE = "DD409"
+
+_STARTS = re.compile(r"init_process_group\(|hvd\.init\(")
+
+
+def find(reading: Reading) -> Iterator[SourceFinding]:
+    """Writes that every rank comes to, of one name."""
+    for write in shared_writes(reading.graph):
+        spot = write.spot
+        passed = {one.scope.source for one in (*write.callers, spot)}
+        if not any(_STARTS.search(file.text) for file in {write.entry.source, *passed}):
+            continue
+        yield SourceFinding(
+            code=CODE,
+            message="every rank comes to this line and writes the same file",
+            at=line_of(spot.scope, spot.node),
+            related=tuple(
+                line_of(one.scope, one.node, "come to by this call")
+                for one in write.callers[-2:]
+                if one.scope.name != "<module>"
+            ),
+        )

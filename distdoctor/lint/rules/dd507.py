@@ -1,0 +1,76 @@
+"""Gradients are never cleared between steps.
+
+Found
+-----
+
+    def train(model, loader, optimizer, criterion):
+        for inputs, labels in loader:
+            loss = criterion(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+
+Left alone
+----------
+They are, by whatever means and in whatever file of the program:
+
+    def train(model, loader, optimizer, criterion):
+        for inputs, labels in loader:
+            loss = criterion(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = None
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from distdoctor.lint.findings import SourceFinding, inserted, line_of
+from distdoctor.lint.reading import Reading
+from distdoctor.lint.training_acts import Act
+
+CODE = "DD507"
+
+_CLEARED = re.compile(
+    r"zero_grad|grad\s*=\s*None|grad\.(?:data\.)?zero_|grad\.(?:data\.)?fill_|clear_grad"
+    r"|grad\.detach_|deepspeed|set_to_none|zero_\(|\.minimize\(|model_engine|autograd\.grad"
+)
+
+
+def find(reading: Reading) -> Iterator[SourceFinding]:
+    """Loops with backward and a step, in programs that clear nothing."""
+    for scope, acts in reading.training:
+        steps = [
+            one for one in acts if one.act in {Act.STEP, Act.SCALED_STEP} and one.path
+        ]
+        for step in steps:
+            loop = next(step.loops(), None)
+            backwards = [
+                one
+                for one in acts
+                if one.act is Act.BACKWARD
+                and one.goes_with(step)
+                and loop in [*one.loops()]
+            ]
+            if loop is None or not backwards:
+                continue
+            if _CLEARED.search(reading.text_around(scope.source)):
+                break
+            of = step.call.args[0] if step.act is Act.SCALED_STEP else None
+            name = getattr(of, "id", "optimizer") if of is not None else step.of
+            yield SourceFinding(
+                code=CODE,
+                message="gradients are added up and used, and nothing in the program "
+                "clears them: each step is made by all batches before it",
+                at=line_of(scope, backwards[0].call),
+                related=(line_of(scope, step.call, "the step"),),
+                fix=inserted(
+                    scope.source,
+                    step.statement,
+                    [f"{name}.zero_grad()"],
+                    behind=True,
+                ),
+            )
+            break

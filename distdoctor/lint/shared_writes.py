@@ -1,0 +1,106 @@
+"""Files that every rank writes under one name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from distdoctor.lint.call_graph import CallGraph
+from distdoctor.lint.code_base import Scope
+from distdoctor.lint.rank_names import is_of_rank
+from distdoctor.lint.rank_values import SIZE
+from distdoctor.lint.rank_walk import Oracle, RankWalk, Spot, TooLong
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWrite:
+    """A call that writes a file, on all ranks.
+
+    Attributes:
+        spot: The call.
+        callers: The calls that led to it, outermost first.
+        entry: The file's own lines that the program begins with.
+    """
+
+    spot: Spot
+    callers: tuple[Spot, ...]
+    entry: Scope
+
+
+def shared_writes(graph: CallGraph) -> Iterator[SharedWrite]:
+    """The writes that every rank comes to, from the first line of a program.
+
+    Where a function is only called from elsewhere, the guard may stand there.
+    """
+    seen: set[int] = set()
+    for file in graph.code.files:
+        entry = file.module
+        if entry not in graph.telling or "__main__" not in entry.words:
+            continue
+        oracle = Oracle()
+        walks = [RankWalk(graph, rank, oracle) for rank in (0, SIZE - 1)]
+        try:
+            for walk in walks:
+                walk.go(entry)
+        except (TooLong, RecursionError):
+            continue
+        first, last = walks
+        others = {spot.key for spot, _ in last.writes}
+        for spot, callers in first.writes:
+            if spot.key in others and spot.key not in seen:
+                seen.add(spot.key)
+                if not _is_ranked(spot, callers):
+                    yield SharedWrite(spot, callers, entry)
+
+
+def _is_ranked(spot: Spot, callers: tuple[Spot, ...]) -> bool:
+    """Whether the file's name may rest on the rank, as far as names tell."""
+    call = spot.node
+    assert isinstance(call, ast.Call)
+    path = call.args[1:2] or [
+        one.value for one in call.keywords if one.arg in {"f", None}
+    ]
+    if not path:
+        return True
+    scopes = [spot.scope, *(caller.scope for caller in callers)]
+    given = [
+        part
+        for caller in callers
+        if isinstance(caller.node, ast.Call)
+        for part in (*caller.node.args, *(k.value for k in caller.node.keywords))
+    ]
+    names = {*_words(path[0])}
+    parameters = {*spot.scope.parameters} & names
+    if parameters and any(is_of_rank(word) for part in given for word in _words(part)):
+        return True
+    for _ in range(4):
+        if any(is_of_rank(word) or "rank" in word.lower() for word in names):
+            return True
+        if "BytesIO" in names:
+            return True  # it is no file
+        more = {
+            word
+            for scope in scopes
+            for node in ast.walk(scope.node)
+            if isinstance(node, ast.Assign | ast.AugAssign)
+            for target in (
+                node.targets if isinstance(node, ast.Assign) else [node.target]
+            )
+            if names & {*_words(target)}
+            for word in _words(node.value)
+        }
+        if more <= names:
+            return False
+        names |= more
+    return any(is_of_rank(word) for word in names)
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name):
+            yield one.id
+        elif isinstance(one, ast.Attribute):
+            yield one.attr
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+            yield one.value

@@ -1,0 +1,77 @@
+"""The files that are to be read: what is Python under some paths, and its text."""
+
+from __future__ import annotations
+
+import os
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from distdoctor.errors import SourceMissing
+
+_LEFT_OUT = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv"}
+)
+"""Folders that hold nothing a user wrote; those that begin with a dot are left out,
+too, if they were not named themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """The text of a file, or why there is none.
+
+    Attributes:
+        file: As it was named, or as it was come to from a folder that was.
+        text: What it holds; "" where it cannot be read.
+        why: Why it cannot be read; "": it was.
+    """
+
+    file: str
+    text: str
+    why: str = ""
+
+
+def read_sources(paths: Iterable[str]) -> Iterator[SourceText]:
+    """The texts of files and of all Python files in folders, each once.
+
+    Args:
+        paths: Files, whatever their names, and folders.
+
+    Raises:
+        SourceMissing: A path is not there.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        if not os.path.lexists(path):
+            raise SourceMissing(f"{path} does not exist; give files or folders")
+        for file in _files(path):
+            resolved = os.path.realpath(file)
+            if resolved not in seen:
+                seen.add(resolved)
+                yield _read(file)
+
+
+def _files(path: str) -> Iterator[str]:
+    if not Path(path).is_dir():
+        yield path
+        return
+    for folder, inner, names in os.walk(path):
+        inner[:] = sorted(
+            name for name in inner if name not in _LEFT_OUT and name[:1] != "."
+        )
+        for name in sorted(names):
+            if name.endswith(".py"):
+                yield os.path.normpath(Path(folder) / name)
+
+
+def _read(file: str) -> SourceText:
+    if not Path(file).is_file():  # to open a pipe or a device may take for ever
+        return SourceText(file, "", "it is no regular file")
+    try:
+        with tokenize.open(file) as opened:  # in the encoding that it says
+            return SourceText(file, opened.read())
+    except OSError as error:
+        return SourceText(file, "", str(error.strerror))
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return SourceText(file, "", "it is not text in the encoding that it says")

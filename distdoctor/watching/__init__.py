@@ -1,0 +1,1 @@
+"""Looks at a job while it runs, and only looks: `distdoctor watch`."""
