@@ -49,6 +49,7 @@ _COMMANDS = {
         "Get Horovod, which cannot be downloaded ready to use.",
     ),
     "join": ("join", "Run the part of a job over several nodes that is on this one."),
+    "lint": ("lint", "Read programs for what may part their ranks; run nothing."),
     "nccl": ("nccl", "Judge a job by NCCL's debug logs."),
     "record": ("record", "Record what the ranks of a job do, for days if need be."),
     "records": ("records", "List the records that were kept, and remove old ones."),

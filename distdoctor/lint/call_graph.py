@@ -28,7 +28,7 @@ _COMMON = frozenset(
 """Names of methods that any object may have: they are not taken for the one of ours."""
 
 _RANKISH = RANKS | FIRSTS | VARIABLES | RANK_CALLS
-_ASKING = _RANKISH | {"monotonic", "perf_counter", "time"}
+_ASKING = _RANKISH | {"monotonic", "perf_counter", "time", "isnan", "isinf", "isfinite"}
 _AVERAGES = re.compile(
     r"DistributedDataParallel|DistributedOptimizer|FullyShardedDataParallel|fully_shard"
 )

@@ -17,7 +17,8 @@ MODULE = "<module>"
 """Name of what stands in a file outside of functions."""
 
 _OF_INTEREST = re.compile(
-    r"distributed|horovod|deepspeed|accelerat|GradScaler|\bbackward\b|set_epoch"
+    r"[dD]istributed|Parallel|horovod|deepspeed|accelerat|GradScaler|\bbackward\b"
+    r"|set_epoch|state_dict"
 )
 """A file without any of these words neither trains nor communicates."""
 

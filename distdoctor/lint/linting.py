@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-from distdoctor.examination.waivers import Waiver, comments_in
+from distdoctor.examination.waivers import PROJECT_FILE, Waiver, comments_in
 from distdoctor.lint import rules
 from distdoctor.lint.code_base import CodeBase
 from distdoctor.lint.findings import SourceFinding
@@ -128,6 +128,34 @@ def lint_texts(sources: Iterable[SourceText], *, advice: bool = False) -> Lint:
         lines=code.lines,
         code=code,
     )
+
+
+def wanted(
+    lint: Lint,
+    *,
+    select: Set[str] = frozenset(),
+    ignore: Set[str] = frozenset(),
+    waived: Mapping[str, str] | None = None,
+) -> Lint:
+    """What was found of the diseases that somebody wants to hear of.
+
+    Args:
+        lint: What was found.
+        select: Their codes; empty: all.
+        ignore: Codes of others.
+        waived: Reasons by code, for all that is found of it, as a project's settings
+            give them.
+    """
+    reasons = waived or {}
+    left, ignored = [], [*lint.ignored]
+    for finding in lint.findings:
+        if (select and finding.code not in select) or finding.code in ignore:
+            continue
+        if finding.code in reasons:
+            ignored.append((finding, Waiver(reasons[finding.code], PROJECT_FILE)))
+        else:
+            left.append(finding)
+    return replace(lint, findings=left, ignored=ignored)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Set
 from distdoctor.lint.findings import Line, SourceFinding, line_of, short
 from distdoctor.lint.parted_ranks import How, Parting
 from distdoctor.lint.rank_values import SIZE
+from distdoctor.lint.rank_walk import Spot
 from distdoctor.lint.reading import Reading
 
 
@@ -35,8 +36,13 @@ def told(parting: Parting, code: str, ending: str = "") -> SourceFinding:
         ending: What else is to be said.
     """
     step = parting.step
-    at = line_of(step.spot.scope, step.spot.node)
+    spot = _beginning(parting)
+    at = line_of(spot.scope, spot.node)
     what = step.communication.name
+    if spot is not step.spot:
+        here = spot.scope.source is step.spot.scope.source
+        file = "" if here else f"{step.spot.scope.source.file}:"
+        what = f"{what} ({'line ' if here else file}{step.spot.line})"
     who = _who(parting)
     by = _by(parting)
     other = parting.other
@@ -48,12 +54,23 @@ def told(parting: Parting, code: str, ending: str = "") -> SourceFinding:
         rest = "the others never come to it"
     if parting.leaving is not None and parting.leaving.spot.scope is step.spot.scope:
         rest = f"the others leave in line {parting.leaving.spot.line}"
+    verb = _verb(what) if spot is step.spot else f"comes to {what}"
     return SourceFinding(
         code=code,
-        message=f"{who} {_verb(what)}{by}; {rest}{ending}",
+        message=f"{who} {verb}{by}; {rest}{ending}",
         at=at,
-        related=tuple(_related(parting)),
+        related=tuple(_related(parting, spot)),
     )
+
+
+def _beginning(parting: Parting) -> Spot:
+    """The call to look at: in the function where the ranks part, if one led there."""
+    step, turn = parting.step, parting.turn
+    if turn is not None and turn.spot.scope is not step.spot.scope:
+        for caller in reversed(step.callers):
+            if caller.scope is turn.spot.scope:
+                return caller
+    return step.spot
 
 
 def _verb(what: str) -> str:
@@ -78,7 +95,7 @@ def _by(parting: Parting) -> str:
     if turn is None:
         return ", by a value of its own" if parting.is_local else ""
     node = turn.spot.node
-    same = turn.spot.scope.source is parting.step.spot.scope.source
+    same = turn.spot.scope.source is _beginning(parting).scope.source
     where = f"line {turn.spot.line}" if same else _file_line(parting)
     if isinstance(node, ast.If | ast.IfExp | ast.While):
         test = f"`{short(node.test, 48)}` ({where})"
@@ -94,7 +111,7 @@ def _file_line(parting: Parting) -> str:
     return f"{spot.scope.source.file}:{spot.line}"
 
 
-def _related(parting: Parting) -> Iterator[Line]:
+def _related(parting: Parting, beginning: Spot) -> Iterator[Line]:
     if parting.turn is not None:
         spot = parting.turn.spot
         yield line_of(spot.scope, spot.node, "here their ways part")
@@ -105,6 +122,11 @@ def _related(parting: Parting) -> Iterator[Line]:
         other = parting.other
         text = f"here the others call {other.communication.name}"
         yield line_of(other.spot.scope, other.spot.node, text)
-    for caller in parting.step.callers[-2:]:
-        if not isinstance(caller.scope.node, ast.Module):
-            yield line_of(caller.scope, caller.node, "come to by this call")
+    step = parting.step
+    if beginning is step.spot:
+        for caller in step.callers[-2:]:
+            if not isinstance(caller.scope.node, ast.Module):
+                yield line_of(caller.scope, caller.node, "come to by this call")
+    else:
+        what = step.communication.name
+        yield line_of(step.spot.scope, step.spot.node, f"all have to come to {what}")

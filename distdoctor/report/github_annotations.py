@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import msgspec
+
 from distdoctor.model.run import named
 from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.plain_text import plain
@@ -42,6 +44,22 @@ def render_all(reported: Sequence[ReportedRun], rendering: Rendering) -> str:
         for each in reported
         for one in _annotations(each.report, rendering, alone=len(reported) == 1)
     ]
+    return _commands(every)
+
+
+def of_findings(report: Report, rendering: Rendering) -> str:
+    """The findings of a report alone, whatever its verdict; empty if it has none.
+
+    Args:
+        report: What was found.
+        rendering: What names of files are relative to.
+    """
+    found_only = msgspec.structs.replace(report, verdict="")
+    found = [*_annotations(found_only, rendering, alone=True)]
+    return _commands(found)
+
+
+def _commands(every: Sequence[_Annotation]) -> str:
     shown: list[_Annotation] = []
     for level in ("error", "warning", "notice"):
         shown += _at_most(level, [one for one in every if one.level == level])

@@ -45,12 +45,13 @@ MAY_IMPORT = {
     "launch": "compiled errors model journal probes analysis",
     "horovod_build": "errors launch",  # which ends processes, and asks Pythons
     "report": "errors model analysis journal examination",
+    "lint": "errors model examination report",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means
     "judging": "errors model journal catalogue examination report",
     # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
     "watching": "errors model analysis journal postmortem report",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
-    "examination report judging watching",
+    "examination report judging watching lint",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     # It judges by the same ways as the commands.
     "api": "errors model catalogue journal launch postmortem report cli",
@@ -70,6 +71,7 @@ MAY_USE = {
     "launch": "msgspec psutil zmq",
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
+    "lint": "rich",
     "report": "msgspec rich numpy jinja2 markupsafe",  # the last two are an extra
     "watching": "numpy msgspec psutil rich textual",  # the last is an extra
     "cli": "click rich",

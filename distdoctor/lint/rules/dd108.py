@@ -81,8 +81,7 @@ The first rank prepares what the others read, in a context with a half on each s
     def first_rank_first(local_rank):
         if local_rank not in {-1, 0}:
             dist.barrier()
-
-Yield:
+        yield local_rank
         if local_rank == 0:
             dist.barrier()
 """

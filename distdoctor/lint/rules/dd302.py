@@ -5,12 +5,14 @@ Found
 
     from torch.utils.data import DataLoader, DistributedSampler
 
-    def train(data, epochs, learn):
+    def train(data, epochs, model, optimizer):
         sampler = DistributedSampler(data)
         loader = DataLoader(data, batch_size=32, sampler=sampler)
         for epoch in range(epochs):
             for inputs in loader:
-                learn(inputs)
+                optimizer.zero_grad()
+                model(inputs).sum().backward()
+                optimizer.step()
 
 Left alone
 ----------
@@ -18,7 +20,7 @@ It is told, or it does not shuffle, or there is one epoch:
 
     from torch.utils.data import DataLoader, DistributedSampler
 
-    def train(data, test_data, epochs, learn):
+    def train(data, test_data, epochs, model, optimizer):
         sampler = DistributedSampler(data)
         loader = DataLoader(data, batch_size=32, sampler=sampler)
         test_sampler = DistributedSampler(test_data, shuffle=False)
@@ -26,9 +28,10 @@ It is told, or it does not shuffle, or there is one epoch:
         for epoch in range(epochs):
             loader.sampler.set_epoch(epoch)
             for inputs in loader:
-                learn(inputs)
-            for inputs in test_loader:
-                learn(inputs)
+                optimizer.zero_grad()
+                model(inputs).sum().backward()
+                optimizer.step()
+            print(sum(model(inputs).sum() for inputs in test_loader))
 """
 
 from __future__ import annotations

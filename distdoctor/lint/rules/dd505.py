@@ -35,11 +35,13 @@ The last one is outside:
                 with nullcontext() if last else model.no_sync():
                     model(inputs).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
             with model.no_sync():
                 for inputs in window[:-1]:
                     model(inputs).sum().backward()
             model(window[-1]).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
 """
 
 from __future__ import annotations
