@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distdoctor.cli.options import JSON, records
+from distdoctor.cli.options import JSON, list_format_option, records
 from distdoctor.errors import LeavingsMissing, NothingToWatch
+from distdoctor.report.formats import TEXT
 
 if TYPE_CHECKING:
     from distdoctor.watching.watched import Watchable
@@ -45,7 +46,7 @@ def run(targets: tuple[str, ...], once: bool, form: str, every_s: float | None) 
     record` now; FOLDER is the record of one. PID is the launcher, or a rank, of a job
     that distdoctor did not start. The job is only looked at.
     """
-    if form == JSON and not once:
+    if form != TEXT and not once:
         raise click.UsageError("--format goes with --once")
     if not once:
         _require_terminal()
