@@ -233,7 +233,7 @@ class Examination:
         from distdoctor.catalogue import manuals, names_by_code
 
         if form not in FORMATS:
-            raise FormatUnknown(f"no format {form!r}: there are {', '.join(FORMATS)}")
+            raise FormatUnknown(f"no format {form!r}; use one of {', '.join(FORMATS)}")
         rendering = Rendering(
             directory=self._directory,
             manuals=manuals,

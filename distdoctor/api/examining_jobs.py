@@ -84,7 +84,7 @@ def check(
     if command is not None and arguments:
         raise LaunchRefused("arguments of a command stand in the command itself")
     if budget < 1 or steps < 0:
-        raise LaunchRefused("budget is 1 second or more, and steps are 0 or more")
+        raise LaunchRefused("budget is to be 1 second or more, and steps 0 or more")
     _require(launcher, [one.value for one in Launcher], "launcher")
     _require(device, ["auto", "cpu", "cuda"], "device")
     given = list(map(str, command if command is not None else arguments))

@@ -34,7 +34,9 @@ def _read(
     for word in words:
         form, equals, file = word.partition("=")
         if form not in FORMATS:
-            raise click.BadParameter(f"{form!r} is not one of {', '.join(FORMATS)}")
+            raise click.BadParameter(
+                f"{form!r} is no format; use one of {', '.join(FORMATS)}"
+            )
         if equals and not file:
             raise click.BadParameter(f"{word!r}: give a file behind the =")
         if file:
@@ -56,7 +58,7 @@ def targets_option(meaning: str) -> Any:
         callback=_read,
         metavar="FORMAT[=FILE]",
         help=f"{meaning} One of {', '.join(FORMATS)}; several may be given, of which "
-        f"all but one need a file.  [default: {TEXT}]",
+        f"all but one need a file; {TEXT} if none is.",
     )
 
 

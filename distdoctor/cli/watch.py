@@ -99,7 +99,9 @@ def _watched(
         from distdoctor.watching.process_watch import EVERY_S, ProcessWatch
 
         if any(len(one) > _LONGEST_PID for one in pids):
-            raise LeavingsMissing(f"there is no process {max(pids, key=len)[:20]}")
+            raise LeavingsMissing(
+                f"there is no process {max(pids, key=len)[:20]}; give one that runs"
+            )
         return [ProcessWatch([*map(int, pids)], every_s or EVERY_S)]
     if len(targets) > 1:
         raise click.UsageError("give one folder")

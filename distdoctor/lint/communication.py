@@ -135,7 +135,6 @@ REPLICATES = frozenset(
     {
         "torch.nn.parallel.DistributedDataParallel",
         "torch.nn.parallel.distributed.DistributedDataParallel",
-        "apex.parallel.DistributedDataParallel",
     }
 )
 """What keeps a copy of a model on each rank, and averages its gradients."""

@@ -284,6 +284,21 @@ def _is_of_bare(parting: Parting, walks: Sequence[RankWalk]) -> bool:
     )
 
 
+def _is_paired(graph: CallGraph, parting: Parting) -> bool:
+    """Whether a barrier of some ranks stands in one function with one of the others.
+
+    Which of the two a rank comes to then rests on other tests as well.
+    """
+    scope = parting.step.spot.scope
+    inner = parting.step.guards[-1]
+    if inner.scope is not scope or parting.turn is None:
+        return False
+    if parting.turn.spot.scope is scope:
+        return False
+    told = [graph.communication(call, scope) for call in scope.calls]
+    return len([one for one in told if one is not None and one.name == "barrier"]) > 1
+
+
 def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
     """Whether the function is one half of something, whose other half stands elsewhere.
 
@@ -292,6 +307,8 @@ def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
     """
     if parting.step.communication.name != "barrier":
         return False
+    if parting.step.guards and _is_paired(graph, parting):
+        return True
     node = scope.node
     if isinstance(node, ast.Module):
         return False

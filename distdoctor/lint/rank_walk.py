@@ -70,6 +70,7 @@ class RankWalk:
         self._left = _MOST_STATEMENTS
         self._quiet = 0
         self._uneven: Spot | None = None
+        self._kept: set[Scope] = set()
         self._joined = False
         self._asks_own = False  # whether a test asked for what each rank has of its own
         self._own_tests = 0  # around what is gone through
@@ -118,6 +119,10 @@ class RankWalk:
     def _inline(self, call: ast.Call, target: Scope, frame: Frame) -> Value:
         if len(self._stack) > _DEEPEST or any(s is target for s, _ in self._stack):
             return UNKNOWN
+        if _is_kept(target):
+            if target in self._kept:
+                return UNKNOWN  # it is not run again
+            self._kept.add(target)
         inner = Frame(target, self._arguments(call, target, frame))
         guards = len(self._guards)
         if not self._is_let_in(target):
@@ -531,6 +536,12 @@ class RankWalk:
             if call is not None:
                 found.append(Spot(outer, call))
         return tuple(found)
+
+
+def _is_kept(target: Scope) -> bool:
+    """Whether a function keeps what it gave back, and gives that the next time."""
+    decorators = getattr(target.node, "decorator_list", [])
+    return any(decorated(one) in {"cache", "lru_cache"} for one in decorators)
 
 
 class _Gone(Exception):

@@ -31,6 +31,7 @@ _OF_OTHER_FORM = {
     "SketchError",  # for who writes a drawing
     "EquivalenceBroken",  # a report of its own
     "NotEquivalentByNature",  # a verdict, with its reason
+    "NotWell",  # a report of its own
     "JournalUnreadable",  # a reason, which stands in a report
 }
 

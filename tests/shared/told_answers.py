@@ -6,6 +6,10 @@ JUDGED = (1, 4)
 """Exit statuses where leavings are judged: sick, or not all seen."""
 
 RUN: dict[str, tuple[int, ...]] = {
+    "distdoctor check train.py --format github --format junit=distdoctor.xml "
+    "--format markdown=comment.md": (0,),
+    "distdoctor check train.py --format junit=distdoctor.xml "
+    "--format markdown=comment.md --format sarif=distdoctor.sarif": (0,),
     "distdoctor check train.py": (0,),
     "distdoctor check train.py -n 4": (0,),
     "distdoctor check train.py --format html=report.html": (0,),
@@ -71,8 +75,15 @@ _LIVING = "it needs a job that hangs; tests/live/test_living_jobs.py has some"
 _LOOKS = "tests/live/test_living_jobs_over_nodes.py looks at jobs over nodes"
 _RAS = "it needs NCCL's server on GPUs; tests/unit/cli/test_autopsy_ras.py plays it"
 _DOCKER = "it needs Docker"
+_WATCHED = "it needs a job that runs; tests/live/test_watch.py has some"
 
 NOT_RUN = {
+    "pip install 'distdoctor[watch]'": _GATE,
+    "distdoctor watch": _WATCHED,
+    "distdoctor watch FOLDER": _WATCHED,
+    "distdoctor watch 12345": _WATCHED,
+    "distdoctor watch --once": _WATCHED,
+    "distdoctor watch --once --format json FOLDER": _WATCHED,
     "pip install -c .ci/constraints.txt -e '.[dev]' && distdoctor check "
     "reference_jobs/ddp_training.py": _GATE,
     "pytest -n 2": _GATE,

@@ -62,8 +62,8 @@ from distdoctor.lint.reading import Reading
 CODE = "DD212"
 
 _BUFFERS = re.compile(
-    r"BatchNorm|register_buffer|torchvision|\btimm\b|resnet|efficientnet|mobilenet",
-    re.IGNORECASE,
+    r"BatchNorm|register_buffer|torchvision\.models|models\.\w+\(|timm\.create_model"
+    r"|[rR]es[nN]et|[eE]fficient[nN]et|[mM]obile[nN]et"
 )
 
 
@@ -74,7 +74,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
             continue
         sharded = parting.step.communication.name.endswith("sharded")
         source = parting.step.spot.scope.source
-        if not sharded and not reading.mentions(source, _BUFFERS):
+        if not sharded and not _BUFFERS.search(reading.text_around(source)):
             continue
         ending = "" if sharded else ", and DDP broadcasts the buffers before it"
         yield told(parting, CODE, ending)

@@ -75,7 +75,9 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         for scope in file.scopes:
             for call in scope.calls:
                 if file.dotted(call.func).rpartition(".")[2] == "DataLoader" and (
-                    _shuffles(call) and not _knows_rank(scope)
+                    _shuffles(call)
+                    and not _knows_rank(scope)
+                    and not _is_dealt(scope, call)
                 ):
                     yield SourceFinding(
                         code=CODE,
@@ -111,6 +113,18 @@ def _knows_rank(scope: Scope) -> bool:
         if name_is_ranked(parts) and not _is_device(node):
             return True
     return False
+
+
+def _is_dealt(scope: Scope, loader: ast.Call) -> bool:
+    """Whether the data of a loader are made by a call that is given the rank."""
+    names = {one.id for one in ast.walk(loader) if isinstance(one, ast.Name)}
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and any(isinstance(t, ast.Name) and t.id in names for t in node.targets)
+        and name_is_ranked([*node.value.args, *(k.value for k in node.value.keywords)])
+        for node in ast.walk(scope.node)
+    )
 
 
 def name_is_ranked(parts: list[ast.AST]) -> bool:

@@ -107,6 +107,10 @@ def _change(scope: Scope, node: ast.AST, names: set[str]) -> str:
     """What a statement changes of a model of one of these names; "" if nothing."""
     match node:
         case ast.Assign(targets=[ast.Attribute() as target], value=ast.Call() as value):
+            while isinstance(value.func, ast.Attribute) and isinstance(
+                value.func.value, ast.Call
+            ):
+                value = value.func.value  # `nn.Linear(64, 10).to(device)`
             dotted = scope.source.dotted(value.func)
             if dotted.startswith(_LAYERS) and _belongs(target, names):
                 return f"`{ast.unparse(target)}` is replaced"

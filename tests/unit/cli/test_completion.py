@@ -123,7 +123,7 @@ def test_zsh_completes(tmp_path: Path) -> None:
         words=(distdoctor explain DD108); CURRENT=3
         _distdoctor_completion
     """
-    assert "DD108:skipped-collective" in in_shell("zsh", program, tmp_path)
+    assert "DD108:skipped collective" in in_shell("zsh", program, tmp_path)
 
 
 def test_fish_completes(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_fish_completes(tmp_path: Path) -> None:
         distdoctor completion fish | source
         complete --do-complete 'distdoctor explain DD108'
     """
-    assert in_shell("fish", program, tmp_path) == "DD108\tskipped-collective\n"
+    assert in_shell("fish", program, tmp_path) == "DD108\tskipped collective\n"
 
 
 def test_a_shell_that_is_not_known_is_refused() -> None:
