@@ -94,7 +94,7 @@ def main() -> None:
     if asked.by_rule:
         _by_rule(asked)
     else:
-        _of_fixtures(advice=asked.advice, each=asked.list)
+        _of_fixtures(advice=asked.advice, listed=asked.list)
 
 
 def found_in(text: str, *, advice: bool) -> list[SourceFinding]:
@@ -103,7 +103,7 @@ def found_in(text: str, *, advice: bool) -> list[SourceFinding]:
     return [*lint_texts(sources, advice=advice).findings]
 
 
-def _of_fixtures(*, advice: bool, each: bool) -> None:
+def _of_fixtures(*, advice: bool, listed: bool) -> None:
     cases: list[Case] = []
     alarms: list[Alarm] = []
     healthy = 0
@@ -113,21 +113,22 @@ def _of_fixtures(*, advice: bool, each: bool) -> None:
                 continue
             try:
                 sick, well = _states(one)
-            except StateUnreadable as why:
+            except (StateUnreadable, SyntaxError) as why:  # quotes in an f-string
                 print(f"left out: {folder}/{one.name}: {why}")
                 continue
             name = f"{folder}/{one.name}"
             cases += _cases(name, one, sick, advice)
             if well:
                 healthy += 1
-                alarms += [Alarm(name, all_) for all_ in found_in(well, advice=advice)]
+                alarms += [Alarm(name, each) for each in found_in(well, advice=advice)]
     for program in programs_in(HEALTHY):
         healthy += 1
+        name = f"{program.path.parent.name}/{program.name}"
         found = found_in(program.text, advice=advice)
-        alarms += [Alarm(program.path.parent.name + "/" + program.name, f) for f in found]
+        alarms += [Alarm(name, each) for each in found]
     _print(cases, alarms)
     print(f"\n{len(alarms)} alarms in {healthy} healthy programs")
-    if each:
+    if listed:
         for case in cases:
             if not case.at:
                 what = "found elsewhere" if case.found else "missed"
