@@ -118,6 +118,7 @@ def run(
     `# distdoctor: ignore[DD108] rank 0 alone has the data`.
     """
     from distdoctor.lint.linting import lint, wanted
+    from distdoctor.report.plain_text import plain
 
     settings = project_settings(Path.cwd())
     advice = advice or bool(select)
@@ -127,8 +128,9 @@ def run(
         ignore=ignore,
         waived=settings.ignore,
     )
-    for file, why in found.unread:
-        click.echo(f"distdoctor: {file} was not read: {why}", err=True)
+    unread = (f"{file} was not read: {why}" for file, why in found.unread)
+    for remark in (*unread, *found.remarks):
+        click.echo(f"distdoctor: {plain(remark)}", err=True)
     if fix:
         from distdoctor.lint.mending import diff
 
