@@ -33,9 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs it: exit status, stdout, stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -231,9 +229,7 @@ EVIL = "\x1b]0;owned\x07\x1b[31m\u202e::error::<script>"
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_hostile_names_and_texts_do_no_harm(
-    form: str, folder: Path, told: Any
-) -> None:
+def test_hostile_names_and_texts_do_no_harm(form: str, folder: Path, told: Any) -> None:
     name = EVIL.replace("/", "_") + "\n::error::x.py"
     (folder / name).write_text(
         "import torch.distributed as dist\n"
@@ -247,9 +243,7 @@ def test_hostile_names_and_texts_do_no_harm(
     assert "DD108" in out
     for text in (out, err):
         assert text.replace("\n", "").isprintable()
-    assert not [
-        line for line in (out + err).splitlines() if line.startswith("::error")
-    ]
+    assert not [line for line in (out + err).splitlines() if line.startswith("::error")]
 
 
 def test_a_hostile_path_that_is_not_there_is_quoted(told: Any) -> None:

@@ -26,10 +26,22 @@ MOST_STATEMENTS = 3_000_000
 """That may be gone through for one text of a few hundred lines."""
 
 WORDS = [
-    *("import torch.distributed as dist\n", "rank = dist.get_rank()\n", "if rank == 0:"),
+    *(
+        "import torch.distributed as dist\n",
+        "rank = dist.get_rank()\n",
+        "if rank == 0:",
+    ),
     *("\n", "\n    ", "\n        ", "dist.barrier()", "return", "break", "else:"),
     *("for _ in range(rank):", "while loss:", "def f(rank):", "f(rank)", "try:"),
-    *("class A:", "self.f()", "with x:", "raise", "assert rank", "lambda: f()", "yield"),
+    *(
+        "class A:",
+        "self.f()",
+        "with x:",
+        "raise",
+        "assert rank",
+        "lambda: f()",
+        "yield",
+    ),
     *("loss.backward()", "optimizer.step()", "scaler.step(optimizer)", "match rank:"),
     *("# distdoctor: ignore[DD108] x", "'''", "\\", "\x0c", "\r", "\u2028", "\x00"),
 ]

@@ -17,7 +17,8 @@ PARTED = "if rank == 0:\n    meet()\n"
 def base(**texts: str) -> CodeBase:
     """Files by name, with `__` for the slash between folders."""
     return CodeBase(
-        SourceText(f"{name.replace('__', '/')}.py", text) for name, text in texts.items()
+        SourceText(f"{name.replace('__', '/')}.py", text)
+        for name, text in texts.items()
     )
 
 
@@ -68,7 +69,9 @@ def test_a_package_hands_on_what_its_modules_define() -> None:
 def test_of_modules_of_one_name_that_in_the_same_folder_is_meant() -> None:
     other = MEET.replace("barrier()", "all_reduce(x)")
     code = base(
-        a__train="from helpers import meet\nrank = 0\n", a__helpers=MEET, b__helpers=other
+        a__train="from helpers import meet\nrank = 0\n",
+        a__helpers=MEET,
+        b__helpers=other,
     )
     found = seen_as(code, "a/train.py", "meet")
     assert found is not None
@@ -123,11 +126,15 @@ def test_a_file_is_not_read_for(content: bytes, tmp_path: Path) -> None:
     assert not found.findings
 
 
-LONELY = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+LONELY = (
+    "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+)
 
 READABLE = {
     "a mark of its byte order": b"\xef\xbb\xbf" + LONELY.encode(),
-    "an encoding that it says": ("# coding: latin-1\n# \xe4\n" + LONELY).encode("latin-1"),
+    "an encoding that it says": ("# coding: latin-1\n# \xe4\n" + LONELY).encode(
+        "latin-1"
+    ),
     "other line ends": LONELY.replace("\n", "\r\n").encode(),
     "old line ends": LONELY.replace("\n", "\r").encode(),
     "no line end": LONELY.rstrip().encode(),
@@ -158,9 +165,13 @@ def test_a_file_is_read_with(content: bytes, tmp_path: Path) -> None:
         "if a == 0:\n    rank = 0\n"
         + "".join(f"elif a == {n}:\n    rank = 0\n" for n in range(900))
         + LONELY,
-        "".join(f"{' ' * n}if rank == {n}:\n" for n in range(95)) + " " * 95 + "pass\n"
+        "".join(f"{' ' * n}if rank == {n}:\n" for n in range(95))
+        + " " * 95
+        + "pass\n"
         + LONELY,
-        "".join(f"{' ' * n}def f{n}(rank):\n" for n in range(95)) + " " * 95 + "pass\n"
+        "".join(f"{' ' * n}def f{n}(rank):\n" for n in range(95))
+        + " " * 95
+        + "pass\n"
         + LONELY,
     ],
     ids=["signs", "terms", "attributes", "calls", "elif", "if", "functions"],

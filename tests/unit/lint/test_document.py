@@ -24,7 +24,9 @@ def test_the_table_has_every_rule_in_its_words() -> None:
 
 
 def test_the_example_is_what_lint_prints() -> None:
-    (program,) = re.findall(r"^For this program\n\n```python\n(.*?)^```$", PAGE, re.M | re.S)
+    (program,) = re.findall(
+        r"^For this program\n\n```python\n(.*?)^```$", PAGE, re.M | re.S
+    )
     (shown,) = re.findall(r"^it says\n\n```text\n(.*?)^```$", PAGE, re.M | re.S)
     found = lint_texts([SourceText("train.py", program)])
     cures = {"DD108": manual_of("DD108").remedy()}

@@ -34,7 +34,9 @@ def test_nothing_is_found_in_near_misses_but_what_is_known() -> None:
     told: dict[str, set[str]] = {}
     for one in found.findings:
         told.setdefault(Path(one.at.file).name, set()).add(one.code)
-    assert {file: codes for file, codes in told.items() if codes - WRONG.get(file, set())} == {}
+    assert {
+        file: codes for file, codes in told.items() if codes - WRONG.get(file, set())
+    } == {}
     assert {file: WRONG[file] & told.get(file, set()) for file in WRONG} == WRONG
 
 
