@@ -49,6 +49,10 @@ class StatusUnavailable(DistdoctorError):
     """A running job does not tell its status where it was asked."""
 
 
+class PackageMissing(DistdoctorError):
+    """What was asked for needs a package that is not installed."""
+
+
 class WorkingDirectoryGone(DistdoctorError):
     """The folder that the command was called in has been removed."""
 

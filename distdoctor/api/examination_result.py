@@ -183,13 +183,15 @@ class Examination:
         """The report in a format of `distdoctor check --format`.
 
         Args:
-            form: Such as `json`, `sarif`, `junit`, `github` or `markdown`.
+            form: Such as `json`, `sarif`, `junit`, `github`, `markdown` or
+                `html`, a page for a browser.
             strict: Warnings count as errors.
             verbose: List the checks that found nothing, where the format has a place
                 for them.
 
         Raises:
             FormatUnknown: There is none of this name.
+            PackageMissing: `html` needs jinja2, which is not installed.
         """
         return self._rendered(form, strict=strict, verbose=verbose)
 
@@ -198,7 +200,10 @@ class Examination:
         return self.to("json")
 
     def to_html(self) -> str:
-        """What a notebook shows of it: HTML that needs nothing else, and no script."""
+        """What a notebook shows of it: HTML that needs nothing else, and no script.
+
+        It is a part of a page; `to("html")` gives a whole one, with pictures.
+        """
         from distdoctor.report.notebook_html import fragment
 
         return fragment(self._report, self._run)
@@ -207,7 +212,8 @@ class Examination:
         """Write the report to a file in a format of `distdoctor check --format`.
 
         Args:
-            form: Such as `json`, `sarif`, `junit`, `github` or `markdown`.
+            form: Such as `json`, `sarif`, `junit`, `github`, `markdown` or
+                `html`, a page for a browser.
             path: The file.
             strict: Warnings count as errors.
 
@@ -216,6 +222,7 @@ class Examination:
 
         Raises:
             FormatUnknown: There is none of this name.
+            PackageMissing: `html` needs jinja2, which is not installed.
             OSError: It cannot be written.
         """
         file = Path(path)

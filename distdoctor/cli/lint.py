@@ -114,8 +114,8 @@ def run(
     """Read programs for what may part their ranks, without running them.
 
     Files, and all Python files in folders, are read together: a call of one leads to a
-    function of another. Exit status: 0 nothing was found, 1 something was, 4 nothing was
-    and a file could not be read. A line is left alone by a comment with a reason,
+    function of another. Exit status: 0 nothing was found, 1 something was, 4 nothing
+    was and a file could not be read. A line is left alone by a comment with a reason,
     `# distdoctor: ignore[DD108] rank 0 alone has the data`.
     """
     from distdoctor.lint.linting import lint, wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-from distdoctor.report.formats import FORMATS, TEXT
+from distdoctor.report.formats import FOR_BROWSERS, FORMATS, TEXT, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ def targets(
         output: File instead of standard output.
 
     Raises:
-        UsageError: Several share standard output or a file.
+        UsageError: Several share standard output or a file, or one that is for a
+            browser would go to a terminal.
+        PackageMissing: What a format needs is not installed.
     """
     loose = [one.form for one in forms if one.path is None]
     if len(loose) > 1:
@@ -84,6 +87,12 @@ def targets(
     ordered = (*(one for one in forms if one.path is not None), main)
     taken: dict[str, str] = {}
     for one in ordered:
+        require(one.form)
+        if one.form in FOR_BROWSERS and one.path is None and sys.stdout.isatty():
+            raise click.UsageError(
+                f"{one.form} is for a browser, and standard output is a terminal: give "
+                f"it a file, such as --format {one.form}=report.{one.form}"
+            )
         for file in _regular(one.path):
             if file in taken:
                 raise click.UsageError(

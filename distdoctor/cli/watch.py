@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distdoctor.cli.options import Format, records
+from distdoctor.cli.options import JSON, list_format_option, records
 from distdoctor.errors import LeavingsMissing, NothingToWatch
+from distdoctor.report.formats import TEXT
 
 if TYPE_CHECKING:
     from distdoctor.watching.watched import Watchable
@@ -28,13 +29,8 @@ _FIRST_PAUSE_S = 1.0  # between two looks of --once: a pace is told by two
 )
 @click.argument("targets", nargs=-1, metavar="[FOLDER|PID...]")
 @click.option("--once", is_flag=True, help="Print one look as text, and end.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([Format.TEXT.value, Format.JSON.value]),
-    default=Format.TEXT.value,
-    show_default=True,
-    help="With --once: how to write it; JSON is distdoctor.watch/1 (docs/watch.md).",
+@list_format_option(
+    "With --once: how to write it; JSON is distdoctor.watch/1 (docs/watch.md)."
 )
 @click.option(
     "--every",
@@ -50,7 +46,7 @@ def run(targets: tuple[str, ...], once: bool, form: str, every_s: float | None) 
     record` now; FOLDER is the record of one. PID is the launcher, or a rank, of a job
     that distdoctor did not start. The job is only looked at.
     """
-    if form != Format.TEXT and not once:
+    if form != TEXT and not once:
         raise click.UsageError("--format goes with --once")
     if not once:
         _require_terminal()
@@ -134,7 +130,7 @@ def _print_once(watched: Watchable, form: str) -> None:
     watched.look()
     time.sleep(_FIRST_PAUSE_S)
     snapshot = watched.look()
-    if form == Format.JSON:
+    if form == JSON:
         sys.stdout.write(as_json(snapshot))
     else:
         sys.stdout.write(spelled(as_plain(snapshot), sys.stdout.encoding))

@@ -132,9 +132,12 @@ class CallGraph:
     def wrapped(self, scope: Scope) -> Iterator[ast.expr]:
         """What a function assigns models to that it wraps by DDP."""
         for node in ast.walk(scope.node):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                if scope.source.dotted(node.value.func) in REPLICATES:
-                    yield from node.targets
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and scope.source.dotted(node.value.func) in REPLICATES
+            ):
+                yield from node.targets
 
     def _closure(self, starts: object) -> set[Scope]:
         assert callable(starts)

@@ -185,10 +185,13 @@ class SourceFile:
             self.attributes[owner, target.attr].append((scope, value))
         elif isinstance(target, ast.Name) and scope is self.module:
             self.globals[target.id].append(value)
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            if len(target.elts) == len(value.elts):
-                for part, one in zip(target.elts, value.elts, strict=True):
-                    self._assign(part, one, scope)
+        elif (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, ast.Tuple)
+            and len(target.elts) == len(value.elts)
+        ):
+            for part, one in zip(target.elts, value.elts, strict=True):
+                self._assign(part, one, scope)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):

@@ -66,9 +66,9 @@ def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def _state_of(value: ast.expr) -> str:
     for node in ast.walk(value):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "state_dict":
-                text = ast.unparse(node.func.value).lower()
+        match node:
+            case ast.Call(func=ast.Attribute(attr="state_dict", value=of)):
+                text = ast.unparse(of).lower()
                 return next(
                     (word for part, word in _WORDS.items() if part in text), "other"
                 )

@@ -79,7 +79,7 @@ def _last(lint: Lint) -> str:
     read = f"{files} file{'s' if files != 1 else ''}, {lint.lines} lines"
     ignored = f", {len(lint.ignored)} ignored" if lint.ignored else ""
     if not count:
-        return f"nothing found in {read}{ignored}; only a run can tell more: distdoctor check"
+        return f"nothing found in {read}{ignored}; distdoctor check can tell more"
     codes = ", ".join(sorted({one.code for one in lint.findings}))
     return (
         f"{count} found in {read}{ignored}; a text proves nothing: distdoctor check "

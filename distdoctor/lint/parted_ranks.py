@@ -11,17 +11,10 @@ from enum import StrEnum
 from distdoctor.lint.call_graph import CallGraph, asks_for_rank
 from distdoctor.lint.code_base import Scope
 from distdoctor.lint.communication import Deed
+from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import SIZE
-from distdoctor.lint.rank_walk import (
-    Exit,
-    Oracle,
-    RankWalk,
-    Spot,
-    Step,
-    TooLong,
-    Turn,
-    Way,
-)
+from distdoctor.lint.rank_walk import RankWalk
+from distdoctor.lint.walked_steps import Exit, Spot, Step, TooLong, Turn, Way
 
 _MOST_VARIANTS = 24
 
@@ -134,6 +127,8 @@ def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]
             for walk in walks
             if parting.step in walk.steps
         ):
+            continue
+        if _is_of_bare(parting, walks):
             continue
         if not _is_half(graph, scope, parting):
             yield parting
@@ -271,6 +266,24 @@ def _parting_turn(
     return parting[-1] if parting else None, None
 
 
+def _is_of_bare(parting: Parting, walks: Sequence[RankWalk]) -> bool:
+    """Whether a backward may be of a model that nobody has wrapped.
+
+    Some ranks alone run it, by a test of the rank around it, and no forward of a
+    wrapped model with it.
+    """
+    if parting.step.communication.deed is not Deed.BACKWARD:
+        return False
+    if parting.is_local or parting.leaving is not None:
+        return False
+    makers = [walk for walk in walks if parting.step in walk.steps]
+    return not any(
+        step.communication.deed is Deed.FORWARD and step.guards == parting.step.guards
+        for walk in makers
+        for step in walk.steps
+    )
+
+
 def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
     """Whether the function is one half of something, whose other half stands elsewhere.
 
@@ -284,9 +297,9 @@ def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
         return False
     if scope.simple_name in {"__enter__", "__exit__"}:
         return True
-    barriers = [
-        call
-        for call in scope.calls
-        if (told := graph.communication(call, scope)) is not None
-    ]
-    return len(barriers) == 1 and scope.owner != "" and scope.size < 80
+    told = [graph.communication(call, scope) for call in scope.calls]
+    return (
+        len([one for one in told if one is not None]) == 1
+        and scope.owner != ""
+        and scope.size < 80
+    )

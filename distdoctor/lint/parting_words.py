@@ -8,8 +8,8 @@ from collections.abc import Iterator, Set
 from distdoctor.lint.findings import Line, SourceFinding, line_of, short
 from distdoctor.lint.parted_ranks import How, Parting
 from distdoctor.lint.rank_values import SIZE
-from distdoctor.lint.rank_walk import Spot
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.walked_steps import Spot
 
 
 def tell_partings(

@@ -1,7 +1,7 @@
 """What an expression is worth on one rank, as far as its text tells.
 
-Nothing is run: numbers, texts and truth values are computed that rest on the rank, on the
-number of ranks and on constants. All else is unknown.
+Nothing is run: numbers, texts and truth values are computed that rest on the rank, on
+the number of ranks and on constants. All else is unknown.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ class ValueReader:
         return result
 
     def _is_rank(self, value: Value, node: ast.expr, frame: Frame) -> bool:
-        """Whether a value is the rank itself, and no number that happens to be alike."""
+        """Whether a value is the rank itself, and no number that is alike by chance."""
         if type(value) is not int or value != self.rank:
             return False
         if isinstance(node, ast.Call):

@@ -1,18 +1,16 @@
 """Goes through a program's text as one rank would, and notes what it communicates.
 
-A test that the text does not decide is decided by an oracle, for all ranks alike; so two
-ranks that come to other calls were parted by what the text tells of the rank.
+A test that the text does not decide is decided by an oracle, for all ranks alike; so
+two ranks that come to other calls were parted by what the text tells of the rank.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from distdoctor.lint.call_graph import ONE_RANK, CallGraph, decorated, may_be_model
+from distdoctor.lint.call_graph import ONE_RANK, CallGraph, decorated
 from distdoctor.lint.code_base import Scope
 from distdoctor.lint.communication import (
     ENDS,
@@ -22,6 +20,8 @@ from distdoctor.lint.communication import (
     Communication,
     Deed,
 )
+from distdoctor.lint.mattering import Mattering
+from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import (
     LOCAL,
     UNKNOWN,
@@ -31,119 +31,11 @@ from distdoctor.lint.rank_values import (
     Value,
     ValueReader,
 )
+from distdoctor.lint.walked_steps import Exit, Spot, Step, TooLong, Turn, Way
 
 _DEEPEST = 8  # functions inside of each other
 _MOST_STATEMENTS = 6000  # of one walk
 _UNITING = ("reduce", "gather", "sync", "broadcast", "mean_across", "average", "all_")
-
-
-_DISTRIBUTED = re.compile(r"distributed|\bis_dist|\bddp\b|multi_gpu|world_size > 1")
-
-
-class Way(StrEnum):
-    """How a block is left before its end."""
-
-    RETURN = "return"
-    BREAK = "break"
-    CONTINUE = "continue"
-    ENDED = "ended"  # the process ends
-    FAILED = "failed"  # an exception is raised
-
-
-class TooLong(Exception):
-    """The walk has met too many statements."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A node of a program, and where it stands."""
-
-    scope: Scope
-    node: ast.AST
-
-    @property
-    def key(self) -> int:
-        """It, among all nodes that live."""
-        return id(self.node)
-
-    @property
-    def line(self) -> int:
-        """Its line, from 1."""
-        return getattr(self.node, "lineno", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A call that all ranks have to make."""
-
-    communication: Communication
-    spot: Spot
-    callers: tuple[Spot, ...]  # the calls that led to it, outermost first
-    guards: tuple[Spot, ...] = ()  # the tests around it, outermost first
-    uneven: Spot | None = None  # the loop over a share of data that it is in
-
-    @property
-    def key(self) -> tuple[Deed, str]:
-        """What another rank must call as well; where it does so is its own matter."""
-        return self.communication.deed, self.communication.name
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A test, or a loop, and which way the rank went there."""
-
-    spot: Spot
-    way: object
-    steps: int  # that it had made before
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """A statement by which a rank left a block, and the tests around it."""
-
-    spot: Spot
-    guards: tuple[Spot, ...]
-    steps: int  # that it had made before
-
-
-class Oracle:
-    """Decides tests that the text does not, for all ranks alike.
-
-    Args:
-        against: Keys of tests that are decided against what is preferred.
-        splits: Key of a test that only the first rank finds so, where each rank asks for
-            something of its own.
-    """
-
-    def __init__(self, against: frozenset[str] = frozenset(), splits: str = "") -> None:
-        self._against, self.splits = against, splits
-        self._said: dict[str, bool] = {}
-        self.is_ranked = False  # whether anything rested on the rank; who asks notes it
-        self.asked: dict[str, bool] = {}  # by key, whether it is local
-
-    def decide(self, test: ast.expr, prefer: bool, rank: int, local: bool) -> bool:
-        """Whether a test holds."""
-        key, turned = _key(test)
-        self.asked.setdefault(key, local)
-        if key not in self._said:
-            # A job that is not distributed has no ranks that could part.
-            wanted = (prefer != turned) or bool(_DISTRIBUTED.search(key))
-            self._said[key] = wanted != (key in self._against)
-        answer = self._said[key]
-        if local and key == self.splits:
-            answer = (rank == 0) == answer
-        return answer != turned
-
-
-def _key(test: ast.expr) -> tuple[str, bool]:
-    """A test as text, and whether the text says the opposite."""
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        opposite = {ast.NotEq: " == ", ast.IsNot: " is ", ast.NotIn: " in "}
-        word = opposite.get(type(test.ops[0]))
-        if word is not None:
-            sides = ast.unparse(test.left), ast.unparse(test.comparators[0])
-            return word.join(sides), True
-    return ast.unparse(test), False
 
 
 @dataclass
@@ -172,6 +64,7 @@ class RankWalk:
         self._reader = ValueReader(
             self.rank, self, self.graph.worths.setdefault(self.rank, {})
         )
+        self._mattering = Mattering(self.graph)
         self._returned: dict[int, Value] = {}
         self._stack: list[tuple[Scope, ast.Call | None]] = []
         self._left = _MOST_STATEMENTS
@@ -316,17 +209,8 @@ class RankWalk:
                     if frame.scope.source.dotted(value.func) in ENDS:
                         return self._leave(value), None
                     self._unite(value, frame)
-            case ast.Assign(targets=targets, value=value):
-                self._effects(value, frame)
-                self._assign(targets, value, frame)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._effects(value, frame)
-                self._assign([target], value, frame)
-            case ast.AugAssign(target=target, value=value):
-                self._effects(value, frame)
-                if isinstance(target, ast.Name):
-                    known = frame.values.get(target.id)
-                    frame.values[target.id] = LOCAL if known is LOCAL else UNKNOWN
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                self._assignment(node, frame)
             case ast.If():
                 return self._if(node, frame)
             case ast.For() | ast.AsyncFor():
@@ -360,6 +244,20 @@ class RankWalk:
                     self._forget(case.body, frame)
         return None, None
 
+    def _assignment(
+        self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: Frame
+    ) -> None:
+        if node.value is None:
+            return
+        self._effects(node.value, frame)
+        if isinstance(node, ast.Assign):
+            self._assign(node.targets, node.value, frame)
+        elif isinstance(node, ast.AnnAssign):
+            self._assign([node.target], node.value, frame)
+        elif isinstance(node.target, ast.Name):
+            known = frame.values.get(node.target.id)
+            frame.values[node.target.id] = LOCAL if known is LOCAL else UNKNOWN
+
     def _leave(self, call: ast.Call) -> Way:
         """By ending the process: as failed, where the exit status may say so."""
         given = call.args[0] if call.args else None
@@ -368,7 +266,10 @@ class RankWalk:
 
     def _if(self, node: ast.If, frame: Frame) -> tuple[Way | None, Value]:
         self._effects(node.test, frame)
-        if not (self._matters(node.body, frame) or self._matters(node.orelse, frame)):
+        if not (
+            self._mattering.block(node.body, frame.scope)
+            or self._mattering.block(node.orelse, frame.scope)
+        ):
             known = self._reader.value(node.test, frame)
             if isinstance(known, bool | int | str):
                 return self._block(node.body if known else node.orelse, frame)
@@ -394,7 +295,7 @@ class RankWalk:
     ) -> tuple[Way | None, Value]:
         self._effects(node.iter, frame)
         over = self._reader.value(node.iter, frame)
-        if not self._matters(node.body, frame):
+        if not self._mattering.block(node.body, frame.scope):
             self._forget(node.body, frame)
             return self._block(node.orelse, frame)
         spot = Spot(frame.scope, node)
@@ -424,7 +325,7 @@ class RankWalk:
 
     def _while(self, node: ast.While, frame: Frame) -> tuple[Way | None, Value]:
         self._effects(node.test, frame)
-        if not self._matters(node.body, frame):
+        if not self._mattering.block(node.body, frame.scope):
             self._forget(node.body, frame)
             return None, None
         for _ in range(2):
@@ -472,11 +373,14 @@ class RankWalk:
     ) -> None:
         worth = self._reader.value(value, frame)
         for target in targets:
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                if len(target.elts) == len(value.elts):
-                    for part, one in zip(target.elts, value.elts, strict=True):
-                        self._bind(part, self._reader.value(one, frame), frame)
-                    continue
+            if (
+                isinstance(target, ast.Tuple)
+                and isinstance(value, ast.Tuple)
+                and len(target.elts) == len(value.elts)
+            ):
+                for part, one in zip(target.elts, value.elts, strict=True):
+                    self._bind(part, self._reader.value(one, frame), frame)
+                continue
             if worth is UNKNOWN and _is_own_loss(target, value):
                 worth = LOCAL
             self._bind(target, worth, frame)
@@ -532,7 +436,7 @@ class RankWalk:
 
     def _effects(self, node: ast.expr, frame: Frame) -> None:
         """Make the calls in an expression that matter, from inside to outside."""
-        if not self._calls_matter(node, frame):
+        if not self._mattering.calls(node, frame.scope):
             return
         match node:
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -544,7 +448,9 @@ class RankWalk:
             case ast.BoolOp(op=op, values=values):
                 for n, one in enumerate(values):
                     self._effects(one, frame)
-                    if n + 1 < len(values) and self._calls_matter(values[n + 1], frame):
+                    if n + 1 < len(values) and self._mattering.calls(
+                        values[n + 1], frame.scope
+                    ):
                         holds = self._truth(one, frame, isinstance(op, ast.And))
                         self._turn(Spot(frame.scope, node), holds)
                         if holds is isinstance(op, ast.Or):
@@ -626,51 +532,6 @@ class RankWalk:
                 found.append(Spot(outer, call))
         return tuple(found)
 
-    # What matters.
-
-    def _matters(self, statements: Sequence[ast.stmt], frame: Frame) -> bool:
-        """Whether statements communicate, or leave the block."""
-        return any(self._node_matters(one, frame) for one in statements)
-
-    def _node_matters(self, node: ast.AST, frame: Frame) -> bool:
-        known = self.graph.mattering.get(id(node))
-        if known is None:
-            known = any(self._is_telling(one, frame) for one in _inside(node))
-            self.graph.mattering[id(node)] = known
-        return known
-
-    def _is_telling(self, node: ast.AST, frame: Frame) -> bool:
-        if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Raise):
-            return True
-        return isinstance(node, ast.Call) and self._call_matters(node, frame)
-
-    def _call_matters(self, call: ast.Call, frame: Frame) -> bool:
-        scope = frame.scope
-        if self.graph.communication(call, scope) is not None:
-            return True
-        target = self.graph.target(call, scope)
-        if target is not None:
-            return target in self.graph.telling
-        dotted = scope.source.dotted(call.func)
-        if dotted in WRITES or dotted in ENDS:
-            return True
-        # A call of a variable may be the forward of a model.
-        return (
-            isinstance(call.func, ast.Name | ast.Attribute)
-            and self.graph.averages(scope.source)
-            and may_be_model(call.func)
-        )
-
-    def _calls_matter(self, node: ast.expr, frame: Frame) -> bool:
-        known = self.graph.mattering.get(id(node))
-        if known is None:
-            known = any(
-                isinstance(one, ast.Call) and self._call_matters(one, frame)
-                for one in ast.walk(node)
-            )
-            self.graph.mattering[id(node)] = known
-        return known
-
 
 class _Gone(Exception):
     """The rank leaves all functions."""
@@ -678,13 +539,6 @@ class _Gone(Exception):
     def __init__(self, way: Way) -> None:
         super().__init__()
         self.way = way
-
-
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _inside(child)
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from distdoctor.lint.call_graph import CallGraph
 from distdoctor.lint.code_base import Scope
+from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_names import is_of_rank
 from distdoctor.lint.rank_values import SIZE
-from distdoctor.lint.rank_walk import Oracle, RankWalk, Spot, TooLong
+from distdoctor.lint.rank_walk import RankWalk
+from distdoctor.lint.walked_steps import Spot, TooLong
 
 
 @dataclass(frozen=True, slots=True)

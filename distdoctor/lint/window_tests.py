@@ -68,9 +68,9 @@ def windows(
 def _is_window(
     scope: Scope, acts: Sequence[Done], step: Done, loop: ast.AST, test: ast.If
 ) -> bool:
-    """Whether backward runs for each batch, and every step is made behind such a test.
+    """Whether backward runs for each batch, and each step is made behind such a test.
 
-    A loop that trains one of two models each few batches has a backward behind the test.
+    A loop that trains one of two models each few batches has a backward behind it.
     """
     backwards = [
         one

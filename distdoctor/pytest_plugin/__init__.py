@@ -44,7 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--distdoctor-report",
         metavar="FILE",
-        help="write all that was found to a file: .json, .sarif, .xml (JUnit), .md",
+        help="write all that was found to a file: .json, .sarif, .xml (JUnit), .md, "
+        ".html",
     )
     parser.addini(
         "distdoctor_timeout",
@@ -60,8 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(fixtures, "distdoctor-fixtures")
     path = config.getoption("distdoctor_report")
     if path and not fixtures.is_rank(config) and not hasattr(config, "workerinput"):
-        from distdoctor.pytest_plugin.session_report import SessionWriter
+        from distdoctor.errors import PackageMissing
+        from distdoctor.pytest_plugin.session_report import (
+            SessionWriter,
+            require_format,
+        )
 
+        try:
+            require_format(Path(path))
+        except PackageMissing as error:
+            raise pytest.UsageError(str(error)) from None
         config.pluginmanager.register(SessionWriter(Path(path), config.rootpath))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "distdoctor_reports"
 
-_FORMS = {".sarif": "sarif", ".md": "markdown", ".xml": "junit"}
+_FORMS = {".sarif": "sarif", ".md": "markdown", ".xml": "junit", ".html": "html"}
 """Formats by how a file's name ends; any other is JSON."""
 
 
@@ -38,6 +38,17 @@ def give(report: pytest.TestReport, judged: Sequence[Report]) -> None:
     from distdoctor.report.json import encode
 
     setattr(report, _ATTRIBUTE, [encode(one) for one in judged])
+
+
+def require_format(path: Path) -> None:
+    """Do nothing where the format that a file's name tells can be written.
+
+    Raises:
+        PackageMissing: What it needs is not installed.
+    """
+    from distdoctor.report.formats import require
+
+    require(_FORMS.get(path.suffix.lower(), "json"))
 
 
 class SessionWriter:

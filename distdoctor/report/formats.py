@@ -8,8 +8,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from distdoctor.errors import PackageMissing
 
 if TYPE_CHECKING:
     from distdoctor.model.manual import Manual
@@ -66,11 +69,35 @@ FORMATS: Mapping[str, str] = {
     "junit": "distdoctor.report.junit",
     "github": "distdoctor.report.github_annotations",
     "markdown": "distdoctor.report.markdown",
+    "html": "distdoctor.report.html",
 }
 """By the name of a format, the module that writes it."""
 
-ENCODED = frozenset({"json", "sarif", "junit"})
+ENCODED = frozenset({"json", "sarif", "junit", "html"})
 """Those that programs read, whose characters nothing may take the place of."""
+
+FOR_BROWSERS = frozenset({"html"})
+"""Those that nobody can read on a terminal."""
+
+_NEEDS = {"html": "jinja2"}
+"""By format, the package that it needs besides; the extra of ours is named as it."""
+
+
+def require(form: str) -> None:
+    """Do nothing where a format can be written: to be asked before minutes are spent.
+
+    Args:
+        form: Its name.
+
+    Raises:
+        PackageMissing: What it needs is not installed.
+    """
+    package = _NEEDS.get(form)
+    if package is not None and find_spec(package) is None:
+        raise PackageMissing(
+            f"the format {form} needs the package {package}, which is not installed: "
+            f"pip install 'distdoctor[{form}]'"
+        )
 
 
 def render(form: str, reported: Sequence[ReportedRun], rendering: Rendering) -> str:
@@ -83,7 +110,11 @@ def render(form: str, reported: Sequence[ReportedRun], rendering: Rendering) -> 
 
     Returns:
         The text, with a new line at its end.
+
+    Raises:
+        PackageMissing: What the format needs is not installed.
     """
+    require(form)
     module = importlib.import_module(FORMATS[form])
     text: str = module.render_all(reported, rendering)
     return text

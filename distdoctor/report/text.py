@@ -16,13 +16,12 @@ from rich.text import Text
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.deadlock.next_calls import next_calls
 from distdoctor.model.events import BLOCKED, State
-from distdoctor.model.observations.comparison import REFERENCE, RESUME
 from distdoctor.model.run import Run, named, ranges
+from distdoctor.report.comparison_words import same_in_words
 from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.page import Page
 from distdoctor.report.plain_text import plain
 from distdoctor.report.schema import (
-    ComparedData,
     FindingData,
     IgnoredData,
     LocationData,
@@ -93,7 +92,7 @@ def render(
             page.print(Padding(Text(line), (0, 0, 0, _MARGIN)))
         page.print()
     if report.compared is not None and report.compared.same:
-        page.print(_hanging("same", _proof(report.compared), "green"))
+        page.print(_hanging("same", same_in_words(report.compared), "green"))
     for ignored in report.ignored:
         page.print(_hanging("ignored", _waived(ignored), "dim"))
     for gap in report.not_examined:
@@ -175,22 +174,6 @@ def _waived(ignored: IgnoredData) -> str:
     one = ignored.finding
     name = one.name.replace("-", " ")
     return f"{one.code} {name}: {one.summary} ({ignored.where}: {ignored.reason})"
-
-
-def _proof(compared: ComparedData) -> str:
-    steps = f"{compared.steps} step{'s' if compared.steps > 1 else ''}"
-    if compared.how == RESUME:
-        return (
-            f"the job was interrupted and resumed from its checkpoint at step "
-            f"{compared.begun}, and did bit for bit what it does without: {steps} "
-            "compared"
-        )
-    if compared.how == REFERENCE:
-        return (
-            f"the job computes what its reference does, but for roundings: {steps} "
-            "compared"
-        )
-    return f"a second run repeated the first bit for bit: {steps} compared"
 
 
 def _evidence(report: Report) -> str:

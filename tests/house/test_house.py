@@ -72,7 +72,7 @@ MAY_USE = {
     "horovod_build": "psutil",
     "postmortem": "numpy msgspec psutil fsspec duckdb",  # the last two are extras
     "lint": "rich",
-    "report": "msgspec rich",
+    "report": "msgspec rich numpy jinja2 markupsafe",  # the last two are an extra
     "watching": "numpy msgspec psutil rich textual",  # the last is an extra
     "cli": "click rich",
     "api": "rich",

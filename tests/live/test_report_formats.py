@@ -13,7 +13,8 @@ PATIENT = FIXTURES / "patients" / "dd104_mismatched_reduce_op.py"
 
 def test_all_formats_of_one_run_agree_on_code_ranks_and_line(box: Box) -> None:
     shutil.copy(PATIENT, box.folder / "train.py")
-    forms = ("json=r.json", "junit=r.xml", "sarif=r.sarif", "markdown=r.md", "github")
+    files = ("json=r.json", "junit=r.xml", "sarif=r.sarif", "markdown=r.md")
+    forms = (*files, "html=r.html", "github")
     given = [part for form in forms for part in ("--format", form)]
     status, out, err = box.run("check", "-n", "3", *given, "train.py", "--", "sick")
     assert status == 1, err
@@ -46,5 +47,12 @@ def test_all_formats_of_one_run_agree_on_code_ranks_and_line(box: Box) -> None:
     assert f"### SICK · {code} " in texts["md"]
     assert f"**rank {rank}** · `train.py:{line}`" in texts["md"]
 
+    page = texts["html"]
+    assert "<title>SICK: train.py" in page
+    assert f"</span> {code} mismatched reduce op</h3>" in page
+    assert f'<strong class="culprit">rank {rank}</strong>' in page
+    marked = re.findall(r"<code>train\.py:(\d+)</code>", page)
+    assert marked[0] == str(line)
 
-ENDINGS = ("json", "xml", "sarif", "md")
+
+ENDINGS = ("json", "xml", "sarif", "md", "html")

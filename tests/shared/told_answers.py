@@ -11,6 +11,7 @@ FOUND = (0, 1)
 RUN: dict[str, tuple[int, ...]] = {
     "distdoctor check train.py": (0,),
     "distdoctor check train.py -n 4": (0,),
+    "distdoctor check train.py --format html=report.html": (0,),
     "distdoctor check train.py -n 4 -- --epochs 1": (0,),
     "distdoctor check train.py -n 4 -- --epochs 2": (0,),
     "distdoctor check -- torchrun --nproc-per-node 4 train.py --epochs 1": (0,),

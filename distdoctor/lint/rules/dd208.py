@@ -1,7 +1,7 @@
 """Each rank goes through its own share of some data, and communicates at each item.
 
-Where the number of items is no multiple of the number of ranks, the first ranks have one
-more. Advice, since nobody sees in the text how many there are.
+Where the number of items is no multiple of the number of ranks, the first ranks have
+one more. Advice, since nobody sees in the text how many there are.
 
 Found
 -----
@@ -52,9 +52,9 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
             what = step.communication.name
             yield SourceFinding(
                 code=CODE,
-                message=f"each rank goes through a share of its own here, and {what} in "
-                f"line {step.spot.line} waits for all: a rank with fewer items leaves "
-                "the others waiting",
+                message=f"each rank goes through a share of its own here, and {what} "
+                f"in line {step.spot.line} waits for all: a rank with fewer items "
+                "leaves the others waiting",
                 at=line_of(loop.scope, loop.node),
                 related=(
                     line_of(step.spot.scope, step.spot.node, "all have to call it"),

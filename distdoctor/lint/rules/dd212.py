@@ -1,8 +1,8 @@
 """Some ranks alone run the forward of a model that communicates, or take its weights.
 
-FSDP gathers in each forward, and in `state_dict`. DDP broadcasts a model's buffers before
-forward; without buffers it does not, so that DDP is told of only where the text shows
-such (BatchNorm, a torchvision or timm model, `register_buffer`).
+FSDP gathers in each forward, and in `state_dict`. DDP broadcasts a model's buffers
+before forward; without buffers it does not, so that DDP is told of only where the text
+shows such (BatchNorm, a torchvision or timm model, `register_buffer`).
 
 Found
 -----

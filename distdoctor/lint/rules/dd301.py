@@ -79,8 +79,8 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 ):
                     yield SourceFinding(
                         code=CODE,
-                        message="this loader has no sampler, and nothing in the program "
-                        "deals the samples out: every rank reads all of them",
+                        message="this loader has no sampler, and nothing in the "
+                        "program deals the samples out: every rank reads all of them",
                         at=line_of(scope, call),
                     )
 
@@ -97,7 +97,7 @@ def _shuffles(call: ast.Call) -> bool:
 
 
 def _knows_rank(scope: Scope) -> bool:
-    """Whether the rank is in what a function computes data by: slices, ranges, paths."""
+    """Whether the rank is in what data are computed by: slices, ranges, paths."""
     for node in ast.walk(scope.node):
         parts: list[ast.AST] = []
         if isinstance(node, ast.Subscript):

@@ -83,7 +83,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         if not any(_goes_on(text, epoch) for epoch in _EPOCHS):
             continue  # it is not resumed from, as far as is seen
         yield from _unread(states, texts, text)
-        yield from _unsaved(file, states, text)
+        yield from _unsaved(states, text)
 
 
 def _texts(reading: Reading, file: SourceFile) -> Counter[str]:
@@ -132,9 +132,7 @@ def _unread(
                 return
 
 
-def _unsaved(
-    file: SourceFile, states: list[KeptState], text: str
-) -> Iterator[SourceFinding]:
+def _unsaved(states: list[KeptState], text: str) -> Iterator[SourceFinding]:
     """Checkpoints with an epoch to go on from, and no state of an optimizer's."""
     if _LOADED.search(text) or not _OPTIMIZER.search(text):
         return

@@ -24,6 +24,7 @@ They are, by whatever means and in whatever file of the program:
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -37,6 +38,14 @@ _CLEARED = re.compile(
     r"zero_grad|grad\s*=\s*None|grad\.(?:data\.)?zero_|grad\.(?:data\.)?fill_|clear_grad"
     r"|grad\.detach_|deepspeed|set_to_none|zero_\(|\.minimize\(|model_engine|autograd\.grad"
 )
+
+
+def _is_made_in(loop: ast.AST, optimizer: str) -> bool:
+    return any(
+        isinstance(node, ast.Assign)
+        and any(ast.unparse(target) == optimizer for target in node.targets)
+        for node in ast.walk(loop)
+    )
 
 
 def find(reading: Reading) -> Iterator[SourceFinding]:
@@ -58,6 +67,8 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 continue
             if _CLEARED.search(reading.text_around(scope.source)):
                 break
+            if _is_made_in(loop, step.of):
+                continue  # a new one in each round
             of = step.call.args[0] if step.act is Act.SCALED_STEP else None
             name = getattr(of, "id", "optimizer") if of is not None else step.of
             yield SourceFinding(

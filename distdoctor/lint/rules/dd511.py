@@ -79,8 +79,8 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
             of = ast.unparse(step.call.args[0]) if step.call.args else "optimizer"
             yield SourceFinding(
                 code=CODE,
-                message=f"gradients are clipped while `{scaler}` still multiplies them: "
-                "the limit is one of the scaled gradients",
+                message=f"gradients are clipped while `{scaler}` still multiplies "
+                "them: the limit is one of the scaled gradients",
                 at=line_of(scope, clip.call),
                 related=(line_of(scope, step.call, "here they are unscaled"),),
                 fix=inserted(scope.source, clip.statement, [f"{scaler}.unscale_({of})"])

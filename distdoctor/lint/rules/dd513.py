@@ -1,5 +1,7 @@
-"""A GradScaler is asked for half of its work: scaled backward and a plain step, a step by
-it of gradients that nobody scaled, or gradients that are unscaled twice.
+"""A GradScaler is asked for half of its work.
+
+Scaled backward and a plain step, a step by it of gradients that nobody scaled, or
+gradients that are unscaled twice.
 
 Found
 -----
@@ -85,9 +87,9 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         if by_scaler and plain and not scaled and not _SCALES.search(text):
             yield SourceFinding(
                 code=CODE,
-                message=f"`{by_scaler[0].of}` makes the step (line {by_scaler[0].line}) "
-                "and divides gradients by a scale that the loss was never multiplied "
-                "by",
+                message=f"`{by_scaler[0].of}` makes the step (line "
+                f"{by_scaler[0].line}) and divides gradients by a scale that the loss "
+                "was never multiplied by",
                 at=line_of(scope, plain[0].call),
                 related=(line_of(scope, by_scaler[0].call, "the step"),),
             )

@@ -55,8 +55,8 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 ):
                     yield SourceFinding(
                         code=CODE,
-                        message="nothing multiplies this learning rate by the number of "
-                        "workers, whose batches make one step together",
+                        message="nothing multiplies this learning rate by the number "
+                        "of workers, whose batches make one step together",
                         at=line_of(scope, call),
                         severity=Severity.NOTE,
                     )

@@ -3,15 +3,17 @@
 import json
 import tarfile
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree as Tree
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 from command_box import Box
 
 from distdoctor.cli import app
 from distdoctor.cli.options import ReportOptions
-from distdoctor.cli.report_targets import ReportTarget
+from distdoctor.cli.report_targets import ReportTarget, targets
 from distdoctor.report.formats import FORMATS
 
 RECORDS = Path(__file__).parent.parent.parent / "records" / "version_2.tar.xz"
@@ -38,6 +40,7 @@ def formats(words: str) -> list[str]:
 
 def test_several_formats_go_each_into_a_file_of_its_own(records: Path) -> None:
     given = formats("text json=r.json junit=r.xml sarif=r.sarif markdown=r.md github=g")
+    given += formats("html=r.html")
     result = examine("dd417", *given)
     assert result.exit_code == 1
     assert result.stdout.startswith("distdoctor 0.1 · ")
@@ -46,6 +49,7 @@ def test_several_formats_go_each_into_a_file_of_its_own(records: Path) -> None:
     assert Tree.parse(records / "r.xml").getroot().attrib["failures"] == "1"
     assert "DD417" in (records / "r.md").read_text()
     assert (records / "g").read_text().startswith("::error ")
+    assert "<title>SICK" in (records / "r.html").read_text()
 
 
 def test_the_text_goes_to_stdout_where_all_formats_have_a_file(records: Path) -> None:
@@ -110,6 +114,40 @@ def test_what_cannot_be_written_is_said_before_the_run(box: Box, given: str) -> 
     assert not (box.folder / "same").exists()
 
 
+@pytest.mark.parametrize("given", ["html=a.html json", "json html=a.html html=b.html"])
+def test_without_jinja_a_page_is_refused_before_the_run(box: Box, given: str) -> None:
+    box.write("print(1)\n")
+    hidden = box.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'jinja2' else find(name)\n"
+    )
+    box.environment["PYTHONPATH"] = str(hidden)
+    status, out, err = box.run("check", "train.py", *formats(given))
+    assert (status, out) == (2, "")
+    assert "pip install 'distdoctor[html]'" in " ".join(err.split())
+    assert not box.records()
+    assert not (box.folder / "a.html").exists()
+
+
+@pytest.mark.parametrize("given", ["html", "json=r.json html"])
+def test_a_page_is_no_output_for_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setattr("sys.stdout", mock.Mock(isatty=lambda: True))
+    forms = [
+        ReportTarget(form, Path(file) if file else None)
+        for form, _, file in (word.partition("=") for word in given.split())
+    ]
+    with pytest.raises(UsageError, match=r"--format html=report\.html"):
+        targets(forms, None)
+    assert targets(forms, Path("r.html"))[-1] == ReportTarget("html", Path("r.html"))
+    monkeypatch.setattr("sys.stdout", mock.Mock(isatty=lambda: False))
+    assert targets(forms, None)[-1] == ReportTarget("html")
+
+
 def test_a_link_to_the_same_file_is_the_same_file(records: Path) -> None:
     (records / "a").touch()
     (records / "b").symlink_to("a")
@@ -159,6 +197,7 @@ def test_a_list_has_no_such_formats() -> None:
 @pytest.mark.parametrize(
     ("forms", "output", "diverted"),
     [
+        ([ReportTarget("html")], None, True),
         ([], None, False),
         ([ReportTarget("text")], None, False),
         ([ReportTarget("json")], None, True),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdoctor.lint.linting import Lint, lint_texts
 from distdoctor.lint.lint_text import concise, full
+from distdoctor.lint.linting import Lint, lint_texts
 from distdoctor.lint.mending import diff
 from distdoctor.lint.rank_walk import RankWalk
 from distdoctor.lint.source_files import SourceText

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "lint.md").read_te
 
 
 def test_the_table_has_every_rule_in_its_words() -> None:
-    rows = re.findall(r"^\| \[(DD\d+)\]\(checks\.md#(dd\d+)\) \| (.*?) \|", PAGE, re.M)
+    rows = re.findall(r"^\| \[(DD\d+)\]\(checks\.md#(dd\d+)\) \| (.*?) \|", PAGE, re.MULTILINE)
     wanted = []
     for rule in every_rule():
         first = " ".join(rule.manual.split("\n\n")[0].split())
@@ -25,9 +25,9 @@ def test_the_table_has_every_rule_in_its_words() -> None:
 
 def test_the_example_is_what_lint_prints() -> None:
     (program,) = re.findall(
-        r"^For this program\n\n```python\n(.*?)^```$", PAGE, re.M | re.S
+        r"^For this program\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
     )
-    (shown,) = re.findall(r"^it says\n\n```text\n(.*?)^```$", PAGE, re.M | re.S)
+    (shown,) = re.findall(r"^it says\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     found = lint_texts([SourceText("train.py", program)])
     cures = {"DD108": manual_of("DD108").remedy()}
     assert full(found, cures, 80, colour=False) == shown
