@@ -1,4 +1,4 @@
-"""What `distdoctor lint` finds of known faults by reading, and what it says of healthy text.
+"""What `distdoctor lint` finds of known faults, and says of healthy programs.
 
 Run it with
 

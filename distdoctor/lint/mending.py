@@ -72,7 +72,7 @@ def _mended(old: Sequence[str], fixes: Iterable[Insertion]) -> list[str]:
 
 
 def _from_here(file: str) -> str:
-    """A file's name from this folder, if it is in it: no diff is taken from the root."""
+    """A file's name from this folder, if it is in it: diffs have no root."""
     here = f"{Path.cwd()}{os.sep}"
     return str(Path(file)).removeprefix(here)
 

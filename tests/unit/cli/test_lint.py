@@ -111,7 +111,8 @@ def test_what_could_not_be_read_ends_with_four_unless_something_is_found(
     status, _, err = told("bad.py")
     assert status == 4
     assert err == (
-        "distdoctor: bad.py was not read: it is no Python of this version, or too large\n"
+        "distdoctor: bad.py was not read: "
+        "it is no Python of this version, or too large\n"
     )
     assert told(".")[0] == 1
     report = json.loads(told("bad.py", "--format", "json")[1])

@@ -1,4 +1,4 @@
-"""Whatever stands in files, reading them comes to an end and tells of lines they have."""
+"""Whatever stands in files, reading comes to an end and tells of lines they have."""
 
 from __future__ import annotations
 

@@ -12,9 +12,12 @@ from distdoctor.lint.source_files import SourceText
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "lint.md").read_text()
 
+LINES = re.MULTILINE
+WHOLE = re.MULTILINE | re.DOTALL
+
 
 def test_the_table_has_every_rule_in_its_words() -> None:
-    rows = re.findall(r"^\| \[(DD\d+)\]\(checks\.md#(dd\d+)\) \| (.*?) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| \[(DD\d+)\]\(checks\.md#(dd\d+)\) \| (.*?) \|", PAGE, LINES)
     wanted = []
     for rule in every_rule():
         first = " ".join(rule.manual.split("\n\n")[0].split())
@@ -24,10 +27,8 @@ def test_the_table_has_every_rule_in_its_words() -> None:
 
 
 def test_the_example_is_what_lint_prints() -> None:
-    (program,) = re.findall(
-        r"^For this program\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
-    )
-    (shown,) = re.findall(r"^it says\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (program,) = re.findall(r"^For this program\n\n```python\n(.*?)^```$", PAGE, WHOLE)
+    (shown,) = re.findall(r"^it says\n\n```text\n(.*?)^```$", PAGE, WHOLE)
     found = lint_texts([SourceText("train.py", program)])
     cures = {"DD108": manual_of("DD108").remedy()}
     assert full(found, cures, 80, colour=False) == shown

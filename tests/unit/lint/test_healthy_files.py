@@ -1,4 +1,4 @@
-"""Nothing is found in what is healthy: our own code, and programs that only look sick."""
+"""Nothing is found in what is healthy: our code, and what only looks sick."""
 
 from __future__ import annotations
 

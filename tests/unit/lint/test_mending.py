@@ -152,7 +152,8 @@ def test_no_diff_is_made_of_a_file_that_has_changed(tmp_path: Path) -> None:
 
 def test_what_needs_a_thought_is_in_no_diff(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+        "import torch.distributed as dist\n"
+        "if dist.get_rank() == 0:\n    dist.barrier()\n"
     )
     found = lint([str(tmp_path)])
     assert found.findings

@@ -61,6 +61,11 @@ PARTED = {
                     continue
                 dist.barrier()
     """,
+    "a rank that is neither the first nor the last": """
+        def main(rank):
+            if rank != 1:
+                dist.barrier()
+    """,
     "break out of a loop": """
         def main(rank, data):
             while data:
