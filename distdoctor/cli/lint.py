@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -118,6 +119,7 @@ def run(
     `# distdoctor: ignore[DD108] rank 0 alone has the data`.
     """
     from distdoctor.lint.linting import lint, wanted
+    from distdoctor.report.plain_text import plain
 
     settings = project_settings(Path.cwd())
     advice = advice or bool(select)
@@ -127,15 +129,17 @@ def run(
         ignore=ignore,
         waived=settings.ignore,
     )
-    for file, why in found.unread:
-        click.echo(f"distdoctor: {file} was not read: {why}", err=True)
+    unread = (f"{file} was not read: {why}" for file, why in found.unread)
+    for remark in (*unread, *found.remarks):
+        click.echo(f"distdoctor: {plain(remark)}", err=True)
     if fix:
         from distdoctor.lint.mending import diff
 
         text = diff(found)
     else:
         text = _written(found, paths, _Form(form), to_file=output is not None)
-    _write(text, output)
+    for_people = _Form(form) in {_Form.FULL, _Form.CONCISE} and not fix
+    _write(text, output, _encoding(to_file=not for_people))
     context.exit(1 if found.findings else 4 if found.unread else 0)
 
 
@@ -144,17 +148,17 @@ def _written(found: Lint, paths: Sequence[str], form: _Form, *, to_file: bool) -
     from distdoctor.report.page import spelled
 
     if form is _Form.CONCISE:
-        return spelled(lint_text.concise(found), _encoding(to_file))
+        return spelled(lint_text.concise(found), _encoding(to_file=to_file))
     if form is _Form.FULL:
         terminal = sys.stdout.isatty() and not to_file
         width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
         colour = terminal and "NO_COLOR" not in os.environ
         text = lint_text.full(found, _cures(found), max(60, min(width, 120)), colour)
-        return spelled(text, _encoding(to_file))
+        return spelled(text, _encoding(to_file=to_file))
     return _as_report(found, paths, form)
 
 
-def _encoding(to_file: bool) -> str:
+def _encoding(*, to_file: bool) -> str:
     return "utf-8" if to_file else sys.stdout.encoding
 
 
@@ -191,8 +195,13 @@ def _as_report(found: Lint, paths: Sequence[str], form: _Form) -> str:
     return render(form.value, [ReportOfTexts(report)], rendering)
 
 
-def _write(text: str, output: Path | None) -> None:
+def _write(text: str, output: Path | None, encoding: str) -> None:
     """Write what was found.
+
+    Args:
+        text: It.
+        output: File instead of standard output.
+        encoding: Of standard output.
 
     Raises:
         BrokenPipeError: Nobody reads standard output any more.
@@ -202,6 +211,8 @@ def _write(text: str, output: Path | None) -> None:
         if output is not None:
             output.write_text(text, encoding="utf-8")
         else:
+            if not text.isascii() and isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding=encoding)
             sys.stdout.write(text)
             sys.stdout.flush()
     except BrokenPipeError:

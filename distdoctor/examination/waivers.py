@@ -15,11 +15,14 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from distdoctor.examination.causality import RootFinding, root_findings
 from distdoctor.model.findings import Finding, NotApplicable, Sick, Verdict
-from distdoctor.model.run import Run
 from distdoctor.model.source_text import syntax_tree
+
+if TYPE_CHECKING:  # it loads numpy, and to read comments nothing of it is needed
+    from distdoctor.model.run import Run
 
 _COMMENT = re.compile(r"#\s*distdoctor:\s*ignore\[([^\]]*)\]\s*(.*)")
 _CODE = re.compile(r"DD\d{3}")

@@ -106,8 +106,8 @@ class SourceFile:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines."""
-        return self.text.splitlines()
+        """Its lines, as Python counts them: a form feed ends none."""
+        return re.split(r"\r\n|\r|\n", self.text)
 
     def named(self, name: str) -> list[Scope]:
         """Functions of this simple name, methods included."""

@@ -105,13 +105,12 @@ def _within(graph: CallGraph, scope: Scope) -> Iterator[Parting]:
 
 def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]:
     """Partings under one set of answers to what the text does not decide."""
-    walks = _walked(graph, scope, oracle, (0, SIZE - 1))
+    walks = _walked(graph, scope, oracle, (0, 1, SIZE - 1))
     if not walks:
         return
     for walk in walks[:1]:
         yield from _uneven(walk)
-    first, last = walks
-    if _told(first) == _told(last) or Way.FAILED in {first.ended, last.ended}:
+    if len({_told(walk) for walk in walks}) == 1:
         return
     walks = _walked(graph, scope, oracle, range(SIZE)) or walks
     if any(walk.ended is Way.FAILED for walk in walks):

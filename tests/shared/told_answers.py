@@ -5,6 +5,9 @@ from __future__ import annotations
 JUDGED = (1, 4)
 """Exit statuses where leavings are judged: sick, or not all seen."""
 
+FOUND = (0, 1)
+"""Exit statuses where sources are read: nothing or something was found."""
+
 RUN: dict[str, tuple[int, ...]] = {
     "distdoctor check train.py --format github --format junit=distdoctor.xml "
     "--format markdown=comment.md": (0,),
@@ -40,6 +43,11 @@ RUN: dict[str, tuple[int, ...]] = {
         0,
     ),
     "distdoctor explain DD313": (0,),
+    "distdoctor lint .": FOUND,
+    "distdoctor lint train.py --format concise": FOUND,
+    "distdoctor lint . --advice": FOUND,
+    "distdoctor lint . --select DD108,DD409": FOUND,
+    "distdoctor lint . --fix > mends.diff": FOUND,
     "distdoctor env": (0,),
     "distdoctor completion bash >> ~/.bashrc": (0,),
     "distdoctor completion zsh >> ~/.zshrc": (0,),
