@@ -32,9 +32,9 @@ from by_rule.programs import programs_in
 from by_rule.running import Runner
 from figures import print_table
 
-from distdoctor.lint.findings import SourceFinding
 from distdoctor.lint.linting import every_rule, lint_texts
 from distdoctor.lint.source_files import SourceText
+from distdoctor.lint.source_findings import SourceFinding
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "tests" / "shared")]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from distdoctor.lint.code_base import CodeBase, Scope, SourceFile
+from distdoctor.lint.code_base import CodeBase, ProgramFile, Scope
 from distdoctor.lint.communication import (
     ENDS,
     REPLICATES,
@@ -17,7 +17,7 @@ from distdoctor.lint.communication import (
     Deed,
     communication,
 )
-from distdoctor.lint.rank_names import FIRSTS, RANK_CALLS, RANKS, VARIABLES
+from distdoctor.lint.rank_words import FIRSTS, RANK_CALLS, RANKS, VARIABLES
 
 _COMMON = frozenset(
     {"get", "items", "keys", "values", "append", "update", "add", "pop", "join", "copy"}
@@ -55,7 +55,7 @@ class CallGraph:
         self.code = code
         self._targets: dict[int, Scope | None] = {}
         self._communications: dict[int, Communication | None] = {}
-        self._averaging: dict[SourceFile, bool] = {}
+        self._averaging: dict[ProgramFile, bool] = {}
         # By rank, what attributes and variables of files are worth; who walks fills it.
         self.worths: dict[int, dict[tuple[int, str, str, bool], object]] = {}
         # By statements, the names that they assign to; who walks fills it.
@@ -84,7 +84,7 @@ class CallGraph:
         return self._communications[key]
 
     def _communication(
-        self, call: ast.Call, source: SourceFile
+        self, call: ast.Call, source: ProgramFile
     ) -> Communication | None:
         found = communication(call, source)
         if found is not None:
@@ -99,7 +99,7 @@ class CallGraph:
             return Communication(Deed.BACKWARD, "backward")
         return None
 
-    def averages(self, source: SourceFile) -> bool:
+    def averages(self, source: ProgramFile) -> bool:
         """Whether a file, or one it goes with, has gradients averaged in backward."""
         if source not in self._averaging:
             self._averaging[source] = any(
@@ -196,7 +196,7 @@ class CallGraph:
         own = [one for one in source.named(func.attr) if one.owner]
         return own[0] if len(own) == 1 else None
 
-    def method(self, source: SourceFile, owner: str, name: str) -> Scope | None:
+    def method(self, source: ProgramFile, owner: str, name: str) -> Scope | None:
         """A method of a class of a file, or of the classes that it is made of."""
         for _ in range(4):
             for one in source.named(name):

@@ -42,7 +42,7 @@ class Scope:
         size: How many nodes it has, likewise.
     """
 
-    source: SourceFile
+    source: ProgramFile
     name: str
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     owner: str
@@ -70,7 +70,7 @@ class Scope:
         return [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
 
 
-class SourceFile:
+class ProgramFile:
     """A file, parsed and indexed.
 
     Attributes:
@@ -219,7 +219,7 @@ class CodeBase:
     """
 
     def __init__(self, sources: Iterable[SourceText]) -> None:
-        self.files: list[SourceFile] = []
+        self.files: list[ProgramFile] = []
         self.unread: list[tuple[str, str]] = []
         self.read: list[str] = []
         self.lines = 0
@@ -237,12 +237,12 @@ class CodeBase:
                 self.unread.append((source.file, why))
                 self.read.pop()
             else:
-                self.files.append(SourceFile(source, tree))
-        self._by_tail: dict[str, list[SourceFile]] = defaultdict(list)
+                self.files.append(ProgramFile(source, tree))
+        self._by_tail: dict[str, list[ProgramFile]] = defaultdict(list)
         for file in self.files:
             self._by_tail[_module_of(file.file)[-1]].append(file)
 
-    def module(self, dotted: str, seen_from: SourceFile) -> SourceFile | None:
+    def module(self, dotted: str, seen_from: ProgramFile) -> ProgramFile | None:
         """The file of a module that another file imports; None: it is not among ours.
 
         Args:
@@ -260,7 +260,7 @@ class CodeBase:
         ]
         here = _module_of(seen_from.file)[:-1]
 
-        def common(file: SourceFile) -> int:
+        def common(file: ProgramFile) -> int:
             there = _module_of(file.file)
             pairs = zip(here, there, strict=False)
             return next(
@@ -273,7 +273,7 @@ class CodeBase:
             return None  # it may be either
         return best[-1] if best else None
 
-    def function(self, dotted: str, seen_from: SourceFile) -> Scope | None:
+    def function(self, dotted: str, seen_from: ProgramFile) -> Scope | None:
         """The function of another file that a name stands for; None: none of ours."""
         start, _, name = dotted.rpartition(".")
         if not start.strip("."):
@@ -289,7 +289,7 @@ class CodeBase:
             file = self.module(start, file) if start else None
         return None
 
-    def around(self, file: SourceFile) -> list[SourceFile]:
+    def around(self, file: ProgramFile) -> list[ProgramFile]:
         """A file, what it imports and what imports it, over any number of files."""
         imports, importers = self._neighbours
         together = {file: None}
@@ -307,7 +307,7 @@ class CodeBase:
         imports: _Ways = defaultdict(list)
         importers: _Ways = defaultdict(list)
         for file in self.files:
-            found: dict[SourceFile, None] = {}
+            found: dict[ProgramFile, None] = {}
             for dotted in dict.fromkeys(file.imports.values()):
                 start = dotted.rpartition(".")[0]
                 for name in filter(None, (dotted, start)):
@@ -320,7 +320,7 @@ class CodeBase:
         return imports, importers
 
 
-_Ways = defaultdict[SourceFile, list[SourceFile]]
+_Ways = defaultdict[ProgramFile, list[ProgramFile]]
 
 
 @cache

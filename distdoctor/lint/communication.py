@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from enum import StrEnum
 
-from distdoctor.lint.code_base import SourceFile
+from distdoctor.lint.code_base import ProgramFile
 
 
 class Deed(StrEnum):
@@ -78,7 +78,7 @@ _ACCELERATE = frozenset(
 _ACCELERATORS = frozenset({"accelerator", "_accelerator"})
 
 
-def communication(call: ast.Call, file: SourceFile) -> Communication | None:
+def communication(call: ast.Call, file: ProgramFile) -> Communication | None:
     """What a call of a library communicates among all ranks; None if nothing.
 
     A call on a process group of some ranks is none of all of them, and where a group is

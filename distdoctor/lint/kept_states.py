@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.lint.code_base import Scope, SourceFile
+from distdoctor.lint.code_base import ProgramFile, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-def kept_states(file: SourceFile) -> Iterator[KeptState]:
+def kept_states(file: ProgramFile) -> Iterator[KeptState]:
     """The dictionaries of a file with a state of a model or an optimizer in them."""
     if "state_dict" not in file.text:
         return

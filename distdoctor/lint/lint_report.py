@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.examination.waivers import Waiver
-from distdoctor.lint.findings import Line, SourceFinding
 from distdoctor.lint.linting import Lint
+from distdoctor.lint.source_findings import SourceFinding, ToldLine
 from distdoctor.model.findings import Certainty, Role
 from distdoctor.model.manual import Manual
 from distdoctor.report.schema import (
@@ -120,5 +120,5 @@ class _Told:
         return IgnoredData(finding=told, reason=waiver.reason, where=waiver.where)
 
 
-def _location(line: Line, role: Role) -> LocationData:
+def _location(line: ToldLine, role: Role) -> LocationData:
     return LocationData(line.file, line.line, line.function, [], str(role), line.remark)

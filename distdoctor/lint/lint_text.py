@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from rich.text import Text
 
-from distdoctor.lint.findings import Line, SourceFinding
 from distdoctor.lint.linting import Lint
+from distdoctor.lint.source_findings import SourceFinding, ToldLine
 from distdoctor.report.page import Page
 from distdoctor.report.plain_text import plain
 
@@ -62,11 +62,11 @@ def _head(finding: SourceFinding) -> str:
     return f"{_place(at)}:{at.column}: {finding.code} {plain(finding.message)}"
 
 
-def _place(line: Line) -> str:
+def _place(line: ToldLine) -> str:
     return f"{plain(line.file)}:{line.line}"
 
 
-def _excerpt(at: Line, lines: list[str]) -> Iterator[tuple[str, str]]:
+def _excerpt(at: ToldLine, lines: list[str]) -> Iterator[tuple[str, str]]:
     """The line with those before it, and a mark below where it begins."""
     for number in range(max(1, at.line - _CONTEXT), min(at.line, len(lines)) + 1):
         text = plain(lines[number - 1].expandtabs(4).rstrip())

@@ -13,9 +13,9 @@ from functools import cache
 from distdoctor.examination.waivers import PROJECT_FILE, Waiver, comments_in
 from distdoctor.lint import rules
 from distdoctor.lint.code_base import CodeBase
-from distdoctor.lint.findings import SourceFinding
 from distdoctor.lint.reading import Reading
 from distdoctor.lint.source_files import SourceText, read_sources
+from distdoctor.lint.source_findings import SourceFinding
 from distdoctor.model.findings import Severity
 
 

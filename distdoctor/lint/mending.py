@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from distdoctor.lint.findings import Insertion
 from distdoctor.lint.linting import Lint
+from distdoctor.lint.source_findings import Insertion
 from distdoctor.model.source_text import syntax_tree
 
 _MAY_STAND = frozenset("\t\r\n\f\ufeff")

@@ -14,7 +14,14 @@ from distdoctor.lint.communication import Deed
 from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import SIZE
 from distdoctor.lint.rank_walk import RankWalk
-from distdoctor.lint.walked_steps import Exit, Spot, Step, TooLong, Turn, Way
+from distdoctor.lint.walked_steps import (
+    CodeSpot,
+    JointCall,
+    TakenTurn,
+    TooLong,
+    Way,
+    WayOut,
+)
 
 _MOST_VARIANTS = 24
 
@@ -47,11 +54,11 @@ class Parting:
     """
 
     how: How
-    step: Step
+    step: JointCall
     ranks: tuple[int, ...]
-    turn: Turn | None
-    leaving: Exit | None = None
-    other: Step | None = None
+    turn: TakenTurn | None
+    leaving: WayOut | None = None
+    other: JointCall | None = None
     is_local: bool = False
 
 
@@ -150,7 +157,7 @@ def _told(walk: RankWalk) -> tuple[object, ...]:
     return tuple(step.key for step in walk.steps)
 
 
-def _is_handed_on(makers: RankWalk, step: Step) -> bool:
+def _is_handed_on(makers: RankWalk, step: JointCall) -> bool:
     """Whether weights that some ranks load may be sent to the others behind that."""
     at = makers.steps.index(step)
     return any("broadcast" in one.communication.name for one in makers.steps[at:])
@@ -161,7 +168,7 @@ def _uneven(walk: RankWalk) -> Iterator[Parting]:
     for step in walk.steps:
         if step.uneven is not None and step.uneven.key not in seen:
             seen.add(step.uneven.key)
-            turn = Turn(step.uneven, "", 0)
+            turn = TakenTurn(step.uneven, "", 0)
             yield Parting(How.UNEVEN, step, (), turn)
 
 
@@ -172,7 +179,7 @@ def _compared(
     few, many = unusual[0], usual[0]
     ours, theirs = _unmatched(few.steps, many.steps)
     makers, rest = unusual, usual
-    other: Step | None = None
+    other: JointCall | None = None
     ours, theirs = _without_forwards(ours), _without_forwards(theirs)
     if ours:
         step, other = ours[0], theirs[0] if theirs else None
@@ -190,8 +197,8 @@ def _compared(
 
 
 def _unmatched(
-    ours: Sequence[Step], theirs: Sequence[Step]
-) -> tuple[list[Step], list[Step]]:
+    ours: Sequence[JointCall], theirs: Sequence[JointCall]
+) -> tuple[list[JointCall], list[JointCall]]:
     """The calls of two ranks without those that the other one makes as well.
 
     At the same line, or else at another one: rank 0 may call a barrier behind what the
@@ -204,7 +211,7 @@ def _unmatched(
     return [*ours], [*theirs]
 
 
-def _without_forwards(steps: list[Step]) -> list[Step]:
+def _without_forwards(steps: list[JointCall]) -> list[JointCall]:
     """What else a rank calls, if there is anything: forwards may do without others."""
     return [
         step
@@ -213,17 +220,19 @@ def _without_forwards(steps: list[Step]) -> list[Step]:
     ] or steps
 
 
-def _spot_of(step: Step) -> object:
+def _spot_of(step: JointCall) -> object:
     return step.spot.key
 
 
-def _key_of(step: Step) -> object:
+def _key_of(step: JointCall) -> object:
     return step.key
 
 
 def _without(
-    steps: Sequence[Step], others: Counter[object], same: Callable[[Step], object]
-) -> list[Step]:
+    steps: Sequence[JointCall],
+    others: Counter[object],
+    same: Callable[[JointCall], object],
+) -> list[JointCall]:
     left = []
     for step in steps:
         if others[same(step)] > 0:
@@ -237,8 +246,8 @@ _HOW = {Deed.GROUP: How.GROUP, Deed.FORWARD: How.FORWARD, Deed.LOAD: How.LOAD}
 
 
 def _parting_turn(
-    step: Step, maker: RankWalk, other: RankWalk
-) -> tuple[Turn | None, Exit | None]:
+    step: JointCall, maker: RankWalk, other: RankWalk
+) -> tuple[TakenTurn | None, WayOut | None]:
     """The test by which one rank comes to a call and another one does not.
 
     One around the call, or around a call that led to it; or around a statement by which
@@ -248,7 +257,7 @@ def _parting_turn(
     made = {turn.spot: turn for turn in maker.turns}
     theirs = {turn.spot: turn for turn in other.turns}
 
-    def parts(guard: Spot) -> bool:
+    def parts(guard: CodeSpot) -> bool:
         if guard not in made or guard not in theirs:
             return False
         return theirs[guard].way != made[guard].way

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 
-from distdoctor.lint.findings import Line, SourceFinding, line_of, short
 from distdoctor.lint.parted_ranks import How, Parting
 from distdoctor.lint.rank_values import SIZE
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.walked_steps import Spot
+from distdoctor.lint.source_findings import SourceFinding, ToldLine, line_of, short
+from distdoctor.lint.walked_steps import CodeSpot
 
 
 def tell_partings(
@@ -63,7 +63,7 @@ def told(parting: Parting, code: str, ending: str = "") -> SourceFinding:
     )
 
 
-def _beginning(parting: Parting) -> Spot:
+def _beginning(parting: Parting) -> CodeSpot:
     """The call to look at: in the function where the ranks part, if one led there."""
     step, turn = parting.step, parting.turn
     if turn is not None and turn.spot.scope is not step.spot.scope:
@@ -111,7 +111,7 @@ def _file_line(parting: Parting) -> str:
     return f"{spot.scope.source.file}:{spot.line}"
 
 
-def _related(parting: Parting, beginning: Spot) -> Iterator[Line]:
+def _related(parting: Parting, beginning: CodeSpot) -> Iterator[ToldLine]:
     if parting.turn is not None:
         spot = parting.turn.spot
         yield line_of(spot.scope, spot.node, "here their ways part")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Protocol
 
-from distdoctor.lint.code_base import Scope, SourceFile
+from distdoctor.lint.code_base import ProgramFile, Scope
 from distdoctor.lint.communication import REPLICATES, SHARDS
-from distdoctor.lint.rank_names import (
+from distdoctor.lint.rank_words import (
     FIRSTS,
     RANK_CALLS,
     RANKS,
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeThing:
     """A thing that a program makes.
 
     Attributes:
@@ -60,7 +60,7 @@ class Made:
     """
 
     kind: Kind
-    source: SourceFile | None = None
+    source: ProgramFile | None = None
     name: str = ""
 
 
@@ -69,18 +69,18 @@ Value = Any
 
 
 @dataclass(eq=False, slots=True)
-class Frame:
+class RankFrame:
     """A function that is being gone through, and what its variables are."""
 
     scope: Scope
     values: dict[str, Value] = field(default_factory=dict)
-    owner: Made | None = None  # what `self` is
+    owner: MadeThing | None = None  # what `self` is
 
 
 class Caller(Protocol):
     """Goes through functions of the program."""
 
-    def returned(self, call: ast.Call, frame: Frame) -> Value:
+    def returned(self, call: ast.Call, frame: RankFrame) -> Value:
         """What a function of the program gives back."""
 
 
@@ -141,7 +141,7 @@ class ValueReader:
         self.is_ranked = False  # whether the rank, or a rank's own, was read
         self.known: dict[tuple[int, str, str, bool], Value] = known
 
-    def value(self, node: ast.expr, frame: Frame) -> Value:
+    def value(self, node: ast.expr, frame: RankFrame) -> Value:
         """What an expression is worth."""
         read = _READERS.get(type(node))
         if read is None or self._depth > 40:
@@ -155,10 +155,10 @@ class ValueReader:
             self.is_ranked = True
         return found
 
-    def _constant(self, node: ast.Constant, _frame: Frame) -> Value:
+    def _constant(self, node: ast.Constant, _frame: RankFrame) -> Value:
         return node.value
 
-    def _name(self, node: ast.Name, frame: Frame) -> Value:
+    def _name(self, node: ast.Name, frame: RankFrame) -> Value:
         name = node.id
         found = frame.values.get(name)
         if found is None and name not in frame.values:
@@ -170,7 +170,7 @@ class ValueReader:
             elif name in source.classes or (
                 source.named(name) and name not in frame.scope.parameters
             ):
-                return Made(Kind.FUNCTION, source, name)
+                return MadeThing(Kind.FUNCTION, source, name)
             else:
                 found = UNKNOWN
         return self._by_name(name) if found is UNKNOWN else found
@@ -184,11 +184,11 @@ class ValueReader:
         self.is_ranked = True
         return self.rank if name in RANKS else self.rank == 0
 
-    def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
+    def _attribute(self, node: ast.Attribute, frame: RankFrame) -> Value:
         source = frame.scope.source
         of = node.value
         own = isinstance(of, ast.Name) and of.id == "self"
-        if node.attr == "module" and isinstance(self.value(of, frame), Made):
+        if node.attr == "module" and isinstance(self.value(of, frame), MadeThing):
             return UNKNOWN  # the bare model
         owner = frame.scope.owner or (frame.owner.name if frame.owner else "")
         outer = frame.scope.outer
@@ -204,7 +204,7 @@ class ValueReader:
 
     def _stored(
         self,
-        source: SourceFile,
+        source: ProgramFile,
         key: tuple[str, str, bool],
         assigned: Sequence[tuple[Scope, ast.expr]],
     ) -> Value:
@@ -212,15 +212,15 @@ class ValueReader:
         at = (id(source), *key)
         if at not in self.known:
             self.known[at] = UNKNOWN  # while it is asked for: it may rest on itself
-            values = [self.value(value, Frame(scope)) for scope, value in assigned]
-            made = [one for one in values if isinstance(one, Made)]
+            values = [self.value(value, RankFrame(scope)) for scope, value in assigned]
+            made = [one for one in values if isinstance(one, MadeThing)]
             if made:
                 self.known[at] = made[-1]
             elif len(values) == 1:
                 self.known[at] = values[0]
         return self.known[at]
 
-    def _call(self, node: ast.Call, frame: Frame) -> Value:
+    def _call(self, node: ast.Call, frame: RankFrame) -> Value:
         source = frame.scope.source
         func = node.func
         dotted = source.dotted(func)
@@ -243,7 +243,7 @@ class ValueReader:
             return LOCAL
         if last in _SHARES and node.args:
             inner = self.value(node.args[-1 if last == "Subset" else 0], frame)
-            if isinstance(inner, Made) and inner.kind is Kind.SHARE:
+            if isinstance(inner, MadeThing) and inner.kind is Kind.SHARE:
                 return inner
         if last == "range":
             return self._range(node, frame)
@@ -264,13 +264,13 @@ class ValueReader:
 
     def _of_library(self, node: ast.Call, dotted: str, start: str, last: str) -> Value:
         if dotted in REPLICATES:
-            return Made(Kind.REPLICATED)
+            return MadeThing(Kind.REPLICATED)
         if dotted in SHARDS:
-            return Made(Kind.SHARDED)
+            return MadeThing(Kind.SHARDED)
         if last == "Join" and start.startswith("torch.distributed"):
-            return Made(Kind.JOIN)
+            return MadeThing(Kind.JOIN)
         if last == "join" and isinstance(node.func, ast.Attribute) and not node.args:
-            return Made(Kind.JOIN)
+            return MadeThing(Kind.JOIN)
         world = start.startswith(("torch.distributed", "horovod.", "xla_model"))
         if world and not node.args and not node.keywords:
             if last in RANK_CALLS:
@@ -288,7 +288,7 @@ class ValueReader:
             return str(self.rank)
         return str(SIZE) if name == "WORLD_SIZE" else UNKNOWN
 
-    def _range(self, node: ast.Call, frame: Frame) -> Value:
+    def _range(self, node: ast.Call, frame: RankFrame) -> Value:
         ends = [self.value(one, frame) for one in node.args]
         if node.keywords or not ends or not all(type(end) is int for end in ends):
             return UNKNOWN
@@ -298,7 +298,7 @@ class ValueReader:
             return UNKNOWN
         return found if len(found) <= SIZE else UNKNOWN
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: RankFrame) -> Value:
         source = frame.scope.source
         if source.dotted(node.value) in {"os.environ", "environ"}:
             return self._variable(self.value(node.slice, frame))
@@ -311,22 +311,22 @@ class ValueReader:
                 and self.value(lower, frame) == self.rank
                 and self.value(lower, frame) is not True
             ):
-                return Made(Kind.SHARE)
+                return MadeThing(Kind.SHARE)
         return UNKNOWN
 
-    def _compare(self, node: ast.Compare, frame: Frame) -> Value:
+    def _compare(self, node: ast.Compare, frame: RankFrame) -> Value:
         left = self.value(node.left, frame)
         result: Value = True
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node, frame)
             if LOCAL in (left, right) and not isinstance(op, ast.Is | ast.IsNot):
                 return LOCAL
-            if isinstance(left, Made) and not isinstance(right, Vague | Made):
+            if isinstance(left, MadeThing) and not isinstance(right, Vague | MadeThing):
                 return isinstance(op, ast.NotEq | ast.IsNot | ast.NotIn)
             if right is UNKNOWN and isinstance(op, ast.In | ast.NotIn):
                 # Whether it is one of those: of the ranks, some are and some are not.
                 return LOCAL if self._is_rank(left, node.left, frame) else UNKNOWN
-            if UNKNOWN in (left, right) or isinstance(left, Made):
+            if UNKNOWN in (left, right) or isinstance(left, MadeThing):
                 return UNKNOWN
             try:
                 holds = _COMPARED[type(op)](left, right)
@@ -338,7 +338,7 @@ class ValueReader:
             left = right
         return result
 
-    def _is_rank(self, value: Value, node: ast.expr, frame: Frame) -> bool:
+    def _is_rank(self, value: Value, node: ast.expr, frame: RankFrame) -> bool:
         """Whether a value is the rank itself, and no number that is alike by chance."""
         if type(value) is not int or value != self.rank:
             return False
@@ -349,7 +349,7 @@ class ValueReader:
         name = node.attr if isinstance(node, ast.Attribute) else node.id
         return name in RANKS and frame.values.get(name, UNKNOWN) in {UNKNOWN, value}
 
-    def _bool(self, node: ast.BoolOp, frame: Frame) -> Value:
+    def _bool(self, node: ast.BoolOp, frame: RankFrame) -> Value:
         decides = isinstance(node.op, ast.Or)
         vague: Value = None
         value: Value = UNKNOWN
@@ -361,7 +361,7 @@ class ValueReader:
                 return value
         return value if vague is None else vague
 
-    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Value:
+    def _unary(self, node: ast.UnaryOp, frame: RankFrame) -> Value:
         value = self.value(node.operand, frame)
         if isinstance(value, Vague):
             return value
@@ -371,7 +371,7 @@ class ValueReader:
             return -value
         return UNKNOWN
 
-    def _binary(self, node: ast.BinOp, frame: Frame) -> Value:
+    def _binary(self, node: ast.BinOp, frame: RankFrame) -> Value:
         left, right = self.value(node.left, frame), self.value(node.right, frame)
         if LOCAL in (left, right):
             return LOCAL
@@ -387,22 +387,22 @@ class ValueReader:
         except (ZeroDivisionError, OverflowError):
             return UNKNOWN
 
-    def _choice(self, node: ast.IfExp, frame: Frame) -> Value:
+    def _choice(self, node: ast.IfExp, frame: RankFrame) -> Value:
         test = self.value(node.test, frame)
         if isinstance(test, Vague):
             return UNKNOWN
         return self.value(node.body if _holds(test) else node.orelse, frame)
 
-    def _several(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Value:
+    def _several(self, node: ast.Tuple | ast.List | ast.Set, frame: RankFrame) -> Value:
         values = tuple(self.value(one, frame) for one in node.elts)
         return UNKNOWN if UNKNOWN in values or LOCAL in values else values
 
-    def _walrus(self, node: ast.NamedExpr, frame: Frame) -> Value:
+    def _walrus(self, node: ast.NamedExpr, frame: RankFrame) -> Value:
         return self.value(node.value, frame)
 
 
 def _holds(value: Value) -> bool:
-    return True if isinstance(value, Made) else bool(value)
+    return True if isinstance(value, MadeThing) else bool(value)
 
 
 def _only_local(value: Value) -> Value:
@@ -410,7 +410,7 @@ def _only_local(value: Value) -> Value:
 
 
 def _converted(name: str, value: Value) -> Value:
-    if isinstance(value, Vague | Made):
+    if isinstance(value, Vague | MadeThing):
         return _only_local(value)
     try:
         return {"int": int, "bool": bool, "str": str, "float": float}[name](value)
@@ -418,7 +418,7 @@ def _converted(name: str, value: Value) -> Value:
         return UNKNOWN
 
 
-_READERS: dict[type[ast.expr], Callable[[ValueReader, Any, Frame], Value]] = {
+_READERS: dict[type[ast.expr], Callable[[ValueReader, Any, RankFrame], Value]] = {
     ast.Constant: ValueReader._constant,
     ast.Name: ValueReader._name,
     ast.Attribute: ValueReader._attribute,

@@ -25,13 +25,20 @@ from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import (
     LOCAL,
     UNKNOWN,
-    Frame,
     Kind,
-    Made,
+    MadeThing,
+    RankFrame,
     Value,
     ValueReader,
 )
-from distdoctor.lint.walked_steps import Exit, Spot, Step, TooLong, Turn, Way
+from distdoctor.lint.walked_steps import (
+    CodeSpot,
+    JointCall,
+    TakenTurn,
+    TooLong,
+    Way,
+    WayOut,
+)
 
 _DEEPEST = 8  # functions inside of each other
 _MOST_STATEMENTS = 6000  # of one walk
@@ -54,10 +61,10 @@ class RankWalk:
     graph: CallGraph
     rank: int
     oracle: Oracle
-    steps: list[Step] = field(default_factory=list)
-    writes: list[tuple[Spot, tuple[Spot, ...]]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    exits: list[Exit] = field(default_factory=list)
+    steps: list[JointCall] = field(default_factory=list)
+    writes: list[tuple[CodeSpot, tuple[CodeSpot, ...]]] = field(default_factory=list)
+    turns: list[TakenTurn] = field(default_factory=list)
+    exits: list[WayOut] = field(default_factory=list)
     ended: Way | None = None
 
     def __post_init__(self) -> None:
@@ -69,13 +76,13 @@ class RankWalk:
         self._stack: list[tuple[Scope, ast.Call | None]] = []
         self._left = _MOST_STATEMENTS
         self._quiet = 0
-        self._uneven: Spot | None = None
+        self._uneven: CodeSpot | None = None
         self._kept: set[Scope] = set()
         self._joined = False
         self._asks_own = False  # whether a test asked for what each rank has of its own
         self._own_tests = 0  # around what is gone through
         self._wrapped = 0
-        self._guards: list[Spot] = []
+        self._guards: list[CodeSpot] = []
 
     def go(self, scope: Scope) -> None:
         """Go through a function, or a file's own lines.
@@ -83,7 +90,7 @@ class RankWalk:
         Raises:
             TooLong: There is more of it than can be gone through.
         """
-        frame = Frame(scope)
+        frame = RankFrame(scope)
         self._stack.append((scope, None))
         self.ended, _ = self._block(scope.body, frame)
         self.steps = [
@@ -99,7 +106,7 @@ class RankWalk:
 
     # What functions give back.
 
-    def returned(self, call: ast.Call, frame: Frame) -> Value:
+    def returned(self, call: ast.Call, frame: RankFrame) -> Value:
         """What a function of the program gives back."""
         if id(call) in self._returned:
             return self._returned[id(call)]
@@ -107,7 +114,7 @@ class RankWalk:
         if target is None:
             return UNKNOWN
         if target.simple_name == "__init__" and target.owner:
-            return Made(Kind.OBJECT, target.source, target.owner)
+            return MadeThing(Kind.OBJECT, target.source, target.owner)
         if target.size > 200 or target in self.graph.telling:
             return UNKNOWN
         self._quiet += 1
@@ -116,14 +123,14 @@ class RankWalk:
         finally:
             self._quiet -= 1
 
-    def _inline(self, call: ast.Call, target: Scope, frame: Frame) -> Value:
+    def _inline(self, call: ast.Call, target: Scope, frame: RankFrame) -> Value:
         if len(self._stack) > _DEEPEST or any(s is target for s, _ in self._stack):
             return UNKNOWN
         if _is_kept(target):
             if target in self._kept:
                 return UNKNOWN  # it is not run again
             self._kept.add(target)
-        inner = Frame(target, self._arguments(call, target, frame))
+        inner = RankFrame(target, self._arguments(call, target, frame))
         guards = len(self._guards)
         if not self._is_let_in(target):
             del self._guards[guards:]
@@ -143,14 +150,14 @@ class RankWalk:
             return True
         for decorator in target.node.decorator_list:
             if decorated(decorator) in ONE_RANK:
-                spot = Spot(target, decorator)
+                spot = CodeSpot(target, decorator)
                 self._turn(spot, self.rank == 0)
                 self._guards.append(spot)  # of all that it calls
                 return self.rank == 0
         return True
 
     def _arguments(
-        self, call: ast.Call, target: Scope, frame: Frame
+        self, call: ast.Call, target: Scope, frame: RankFrame
     ) -> dict[str, Value]:
         names = target.parameters
         if target.owner and names and names[0] in {"self", "cls"}:
@@ -183,7 +190,7 @@ class RankWalk:
     # Statements.
 
     def _block(
-        self, statements: Sequence[ast.stmt], frame: Frame
+        self, statements: Sequence[ast.stmt], frame: RankFrame
     ) -> tuple[Way | None, Value]:
         for statement in statements:
             self._left -= 1
@@ -200,13 +207,13 @@ class RankWalk:
                     statement, ast.If | ast.For | ast.While | ast.With
                 )
                 if simple and not self._quiet:
-                    spot = Spot(frame.scope, statement)
-                    at = Exit(spot, tuple(self._guards), len(self.steps))
+                    spot = CodeSpot(frame.scope, statement)
+                    at = WayOut(spot, tuple(self._guards), len(self.steps))
                     self.exits.append(at)
                 return way, value
         return None, None
 
-    def _statement(self, node: ast.stmt, frame: Frame) -> tuple[Way | None, Value]:
+    def _statement(self, node: ast.stmt, frame: RankFrame) -> tuple[Way | None, Value]:
         match node:
             case ast.Expr(value=value):
                 self._effects(value, frame)
@@ -250,7 +257,7 @@ class RankWalk:
         return None, None
 
     def _assignment(
-        self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: Frame
+        self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: RankFrame
     ) -> None:
         if node.value is None:
             return
@@ -269,7 +276,7 @@ class RankWalk:
         fine = given is None or (isinstance(given, ast.Constant) and not given.value)
         return Way.ENDED if fine else Way.FAILED
 
-    def _if(self, node: ast.If, frame: Frame) -> tuple[Way | None, Value]:
+    def _if(self, node: ast.If, frame: RankFrame) -> tuple[Way | None, Value]:
         self._effects(node.test, frame)
         if not (
             self._mattering.block(node.body, frame.scope)
@@ -285,7 +292,7 @@ class RankWalk:
         before, self._asks_own = self._asks_own, False
         holds = self._truth(node.test, frame, prefer)
         own, self._asks_own = self._asks_own, before
-        spot = Spot(frame.scope, node)
+        spot = CodeSpot(frame.scope, node)
         self._turn(spot, holds)
         self._guards.append(spot)
         self._own_tests += own
@@ -296,20 +303,20 @@ class RankWalk:
             self._own_tests -= own
 
     def _for(
-        self, node: ast.For | ast.AsyncFor, frame: Frame
+        self, node: ast.For | ast.AsyncFor, frame: RankFrame
     ) -> tuple[Way | None, Value]:
         self._effects(node.iter, frame)
         over = self._reader.value(node.iter, frame)
         if not self._mattering.block(node.body, frame.scope):
             self._forget(node.body, frame)
             return self._block(node.orelse, frame)
-        spot = Spot(frame.scope, node)
+        spot = CodeSpot(frame.scope, node)
         items: Sequence[Value] = (UNKNOWN, UNKNOWN)
         if isinstance(over, range):
             items = over
             self._turn(spot, len(items))
         before = self._uneven
-        if isinstance(over, Made) and over.kind is Kind.SHARE and before is None:
+        if isinstance(over, MadeThing) and over.kind is Kind.SHARE and before is None:
             self._uneven = None if self._joined else spot
         try:
             return self._rounds(node, items, frame)
@@ -317,7 +324,7 @@ class RankWalk:
             self._uneven = before
 
     def _rounds(
-        self, node: ast.For | ast.AsyncFor, items: Sequence[Value], frame: Frame
+        self, node: ast.For | ast.AsyncFor, items: Sequence[Value], frame: RankFrame
     ) -> tuple[Way | None, Value]:
         for item in items:
             self._bind(node.target, item, frame)
@@ -328,14 +335,14 @@ class RankWalk:
                 return way, value
         return self._block(node.orelse, frame)
 
-    def _while(self, node: ast.While, frame: Frame) -> tuple[Way | None, Value]:
+    def _while(self, node: ast.While, frame: RankFrame) -> tuple[Way | None, Value]:
         self._effects(node.test, frame)
         if not self._mattering.block(node.body, frame.scope):
             self._forget(node.body, frame)
             return None, None
         for _ in range(2):
             if not self._truth(node.test, frame, True):
-                self._turn(Spot(frame.scope, node), False)
+                self._turn(CodeSpot(frame.scope, node), False)
                 break
             way, value = self._block(node.body, frame)
             if way is Way.BREAK:
@@ -345,13 +352,13 @@ class RankWalk:
         return self._block(node.orelse, frame)
 
     def _with(
-        self, node: ast.With | ast.AsyncWith, frame: Frame
+        self, node: ast.With | ast.AsyncWith, frame: RankFrame
     ) -> tuple[Way | None, Value]:
         before = self._joined
         for item in node.items:
             self._effects(item.context_expr, frame)
             made = self._reader.value(item.context_expr, frame)
-            if isinstance(made, Made) and made.kind is Kind.JOIN:
+            if isinstance(made, MadeThing) and made.kind is Kind.JOIN:
                 self._joined = True  # who has no more data answers the others
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, UNKNOWN, frame)
@@ -361,7 +368,7 @@ class RankWalk:
             self._joined = before
 
     def _try(
-        self, node: ast.Try | ast.TryStar, frame: Frame
+        self, node: ast.Try | ast.TryStar, frame: RankFrame
     ) -> tuple[Way | None, Value]:
         way, value = self._block(node.body, frame)
         if way is Way.FAILED and node.handlers:
@@ -374,7 +381,7 @@ class RankWalk:
     # What statements do.
 
     def _assign(
-        self, targets: Sequence[ast.expr], value: ast.expr, frame: Frame
+        self, targets: Sequence[ast.expr], value: ast.expr, frame: RankFrame
     ) -> None:
         worth = self._reader.value(value, frame)
         for target in targets:
@@ -390,7 +397,7 @@ class RankWalk:
                 worth = LOCAL
             self._bind(target, worth, frame)
 
-    def _bind(self, target: ast.expr, value: Value, frame: Frame) -> None:
+    def _bind(self, target: ast.expr, value: Value, frame: RankFrame) -> None:
         if isinstance(target, ast.Name):
             frame.values[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -398,7 +405,7 @@ class RankWalk:
             for n, part in enumerate(target.elts):
                 self._bind(part, value[n] if several else UNKNOWN, frame)
 
-    def _forget(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+    def _forget(self, statements: Sequence[ast.stmt], frame: RankFrame) -> None:
         """What is assigned in statements that were passed over may be anything."""
         for statement in statements:
             names = self.graph.assigned.get(id(statement))
@@ -412,18 +419,18 @@ class RankWalk:
             for name in names:
                 frame.values[name] = UNKNOWN
 
-    def _unite(self, call: ast.Call, frame: Frame) -> None:
+    def _unite(self, call: ast.Call, frame: RankFrame) -> None:
         """What was exchanged is no longer a value of each rank's own."""
         if self.graph.communication(call, frame.scope) is not None:
             for one in call.args:
                 if isinstance(one, ast.Name):
                     frame.values[one.id] = UNKNOWN
 
-    def _turn(self, spot: Spot, way: object) -> None:
+    def _turn(self, spot: CodeSpot, way: object) -> None:
         if not self._quiet:
-            self.turns.append(Turn(spot, way, len(self.steps)))
+            self.turns.append(TakenTurn(spot, way, len(self.steps)))
 
-    def _truth(self, test: ast.expr, frame: Frame, prefer: bool) -> bool:
+    def _truth(self, test: ast.expr, frame: RankFrame, prefer: bool) -> bool:
         """Whether a test holds; the oracle decides what the text does not."""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -437,9 +444,9 @@ class RankWalk:
             local = value is LOCAL
             self._asks_own |= local
             return self.oracle.decide(test, prefer, self.rank, local)
-        return True if isinstance(value, Made) else bool(value)
+        return True if isinstance(value, MadeThing) else bool(value)
 
-    def _effects(self, node: ast.expr, frame: Frame) -> None:
+    def _effects(self, node: ast.expr, frame: RankFrame) -> None:
         """Make the calls in an expression that matter, from inside to outside."""
         if not self._mattering.calls(node, frame.scope):
             return
@@ -447,7 +454,7 @@ class RankWalk:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self._effects(test, frame)
                 holds = self._truth(test, frame, True)
-                self._turn(Spot(frame.scope, node), holds)
+                self._turn(CodeSpot(frame.scope, node), holds)
                 self._effects(body if holds else orelse, frame)
                 return
             case ast.BoolOp(op=op, values=values):
@@ -457,7 +464,7 @@ class RankWalk:
                         values[n + 1], frame.scope
                     ):
                         holds = self._truth(one, frame, isinstance(op, ast.And))
-                        self._turn(Spot(frame.scope, node), holds)
+                        self._turn(CodeSpot(frame.scope, node), holds)
                         if holds is isinstance(op, ast.Or):
                             return
                 return
@@ -473,7 +480,7 @@ class RankWalk:
         if isinstance(node, ast.Call):
             self._effect(node, frame)
 
-    def _effect(self, call: ast.Call, frame: Frame) -> None:
+    def _effect(self, call: ast.Call, frame: RankFrame) -> None:
         scope = frame.scope
         told = self.graph.communication(call, scope)
         if told is not None:
@@ -485,7 +492,7 @@ class RankWalk:
                 self._returned.pop(id(call), None)
                 self._returned[id(call)] = self._inline(call, target, frame)
                 if target.simple_name == "__init__" and target.owner:
-                    made = Made(Kind.OBJECT, target.source, target.owner)
+                    made = MadeThing(Kind.OBJECT, target.source, target.owner)
                     self._returned[id(call)] = made
             return
         dotted = scope.source.dotted(call.func)
@@ -493,16 +500,16 @@ class RankWalk:
             # What ran backward before had nobody to average with.
             self._wrapped = len(self.steps)
         if dotted in WRITES and not self._quiet and not self._own_tests:
-            self.writes.append((Spot(scope, call), self._callers()))
+            self.writes.append((CodeSpot(scope, call), self._callers()))
             return
         if self.graph.averages(scope.source):
             self._forward(call, frame)
 
-    def _forward(self, call: ast.Call, frame: Frame) -> None:
+    def _forward(self, call: ast.Call, frame: RankFrame) -> None:
         func, of = call.func, None
         if isinstance(func, ast.Name | ast.Attribute):
             of = self._reader.value(func, frame)
-            if isinstance(of, Made) and of.kind in {Kind.REPLICATED, Kind.SHARDED}:
+            if isinstance(of, MadeThing) and of.kind in {Kind.REPLICATED, Kind.SHARDED}:
                 name = f"forward of {ast.unparse(func)}"
                 deed = Deed.FORWARD
                 if of.kind is Kind.SHARDED:
@@ -514,27 +521,29 @@ class RankWalk:
             if isinstance(inner, ast.Attribute) and inner.attr == "module":
                 inner = inner.value
             of = self._reader.value(inner, frame)
-            if isinstance(of, Made) and of.kind is Kind.REPLICATED:
+            if isinstance(of, MadeThing) and of.kind is Kind.REPLICATED:
                 name = f"load_state_dict of {ast.unparse(func.value)}"
                 self._step(Communication(Deed.LOAD, name), call, frame)
                 return
         if isinstance(func, ast.Attribute) and func.attr == "state_dict":
             of = self._reader.value(func.value, frame)
-            if isinstance(of, Made) and of.kind is Kind.SHARDED:
+            if isinstance(of, MadeThing) and of.kind is Kind.SHARDED:
                 name = f"state_dict of {ast.unparse(func.value)}, which is sharded"
                 self._step(Communication(Deed.FORWARD, name), call, frame)
 
-    def _step(self, told: Communication, call: ast.Call, frame: Frame) -> None:
+    def _step(self, told: Communication, call: ast.Call, frame: RankFrame) -> None:
         if not self._quiet:
-            spot = Spot(frame.scope, call)
+            spot = CodeSpot(frame.scope, call)
             guards = tuple(self._guards)
-            self.steps.append(Step(told, spot, self._callers(), guards, self._uneven))
+            self.steps.append(
+                JointCall(told, spot, self._callers(), guards, self._uneven)
+            )
 
-    def _callers(self) -> tuple[Spot, ...]:
+    def _callers(self) -> tuple[CodeSpot, ...]:
         found = []
         for (outer, _), (_, call) in zip(self._stack, self._stack[1:], strict=False):
             if call is not None:
-                found.append(Spot(outer, call))
+                found.append(CodeSpot(outer, call))
         return tuple(found)
 
 

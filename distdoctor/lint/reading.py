@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from distdoctor.lint.call_graph import CallGraph
-from distdoctor.lint.code_base import CodeBase, Scope, SourceFile
+from distdoctor.lint.code_base import CodeBase, ProgramFile, Scope
 from distdoctor.lint.parted_ranks import Parting, partings
 from distdoctor.lint.training_acts import Done, acts_of, files_that_train
 
@@ -22,7 +22,7 @@ class Reading:
     def __init__(self, code: CodeBase) -> None:
         self.code = code
         self.graph = CallGraph(code)
-        self._texts: dict[SourceFile, str] = {}
+        self._texts: dict[ProgramFile, str] = {}
 
     @cached_property
     def partings(self) -> Sequence[Parting]:
@@ -40,7 +40,7 @@ class Reading:
                     found.append((scope, acts))
         return found
 
-    def text_around(self, file: SourceFile) -> str:
+    def text_around(self, file: ProgramFile) -> str:
         """The text of a file, of what it imports and of what imports it.
 
         Without the lines that import: a name there may be used by nobody.
@@ -50,7 +50,7 @@ class Reading:
             self._texts[file] = _IMPORTS.sub("", text)
         return self._texts[file]
 
-    def mentions(self, file: SourceFile, words: re.Pattern[str]) -> bool:
+    def mentions(self, file: ProgramFile, words: re.Pattern[str]) -> bool:
         """Whether a file, or one it goes with, has a text that matches."""
         return any(words.search(one.text) for one in self.code.around(file))
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from distdoctor.lint.call_graph import CallGraph
 from distdoctor.lint.code_base import Scope
 from distdoctor.lint.oracle import Oracle
-from distdoctor.lint.rank_names import is_of_rank
 from distdoctor.lint.rank_values import SIZE
 from distdoctor.lint.rank_walk import RankWalk
-from distdoctor.lint.walked_steps import Spot, TooLong
+from distdoctor.lint.rank_words import is_of_rank
+from distdoctor.lint.walked_steps import CodeSpot, TooLong
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class SharedWrite:
         entry: The file's own lines that the program begins with.
     """
 
-    spot: Spot
-    callers: tuple[Spot, ...]
+    spot: CodeSpot
+    callers: tuple[CodeSpot, ...]
     entry: Scope
 
 
@@ -56,7 +56,7 @@ def shared_writes(graph: CallGraph) -> Iterator[SharedWrite]:
                     yield SharedWrite(spot, callers, entry)
 
 
-def _is_ranked(spot: Spot, callers: tuple[Spot, ...]) -> bool:
+def _is_ranked(spot: CodeSpot, callers: tuple[CodeSpot, ...]) -> bool:
     """Whether the file's name may rest on the rank, as far as names tell."""
     call = spot.node
     assert isinstance(call, ast.Call)

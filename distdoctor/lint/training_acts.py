@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from distdoctor.lint.code_base import Scope, SourceFile
+from distdoctor.lint.code_base import ProgramFile, Scope
 
 
-class Act(StrEnum):
+class TrainingAct(StrEnum):
     """A part of a training step."""
 
     BACKWARD = "backward"
@@ -43,7 +43,7 @@ class Done:
         is_scaled: Of a backward: the loss goes through a GradScaler.
     """
 
-    act: Act
+    act: TrainingAct
     call: ast.Call
     statement: ast.stmt
     of: str
@@ -89,7 +89,7 @@ def acts_of(scope: Scope) -> list[Done]:
     return sorted(found, key=lambda done: (done.line, done.call.col_offset))
 
 
-def files_that_train(files: Sequence[SourceFile]) -> Iterator[SourceFile]:
+def files_that_train(files: Sequence[ProgramFile]) -> Iterator[ProgramFile]:
     """Those with a backward pass in them."""
     return (file for file in files if ".backward(" in file.text)
 
@@ -123,7 +123,7 @@ def _act(call: ast.Call, statement: ast.stmt, path: tuple[Branch, ...]) -> Done 
     func = call.func
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     if name in {"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"}:
-        return Done(Act.CLIP, call, statement, "", path)
+        return Done(TrainingAct.CLIP, call, statement, "", path)
     if not isinstance(func, ast.Attribute):
         return None
     of = func.value
@@ -136,15 +136,19 @@ def _act(call: ast.Call, statement: ast.stmt, path: tuple[Branch, ...]) -> Done 
                 and isinstance(of.func, ast.Attribute)
                 and of.func.attr == "scale"
             )
-            return Done(Act.BACKWARD, call, statement, ast.unparse(of), path, scaled)
+            return Done(
+                TrainingAct.BACKWARD, call, statement, ast.unparse(of), path, scaled
+            )
         case "zero_grad":
-            return Done(Act.CLEAR, call, statement, ast.unparse(of), path)
+            return Done(TrainingAct.CLEAR, call, statement, ast.unparse(of), path)
         case "step" | "update" | "unscale_":
             text = ast.unparse(of)
             last = text.rpartition(".")[2].lower()
             if "scaler" in last:
-                act = {"step": Act.SCALED_STEP, "update": Act.UPDATE}
-                return Done(act.get(name, Act.UNSCALE), call, statement, text, path)
+                act = {"step": TrainingAct.SCALED_STEP, "update": TrainingAct.UPDATE}
+                return Done(
+                    act.get(name, TrainingAct.UNSCALE), call, statement, text, path
+                )
             if name == "step" and "opt" in last and "sched" not in last:
-                return Done(Act.STEP, call, statement, text, path)
+                return Done(TrainingAct.STEP, call, statement, text, path)
     return None

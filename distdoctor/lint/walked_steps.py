@@ -25,7 +25,7 @@ class TooLong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class CodeSpot:
     """A node of a program, and where it stands."""
 
     scope: Scope
@@ -43,14 +43,14 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JointCall:
     """A call that all ranks have to make."""
 
     communication: Communication
-    spot: Spot
-    callers: tuple[Spot, ...]  # the calls that led to it, outermost first
-    guards: tuple[Spot, ...] = ()  # the tests around it, outermost first
-    uneven: Spot | None = None  # the loop over a share of data that it is in
+    spot: CodeSpot
+    callers: tuple[CodeSpot, ...]  # the calls that led to it, outermost first
+    guards: tuple[CodeSpot, ...] = ()  # the tests around it, outermost first
+    uneven: CodeSpot | None = None  # the loop over a share of data that it is in
 
     @property
     def key(self) -> tuple[Deed, str]:
@@ -59,18 +59,18 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TakenTurn:
     """A test, or a loop, and which way the rank went there."""
 
-    spot: Spot
+    spot: CodeSpot
     way: object
     steps: int  # that it had made before
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class WayOut:
     """A statement by which a rank left a block, and the tests around it."""
 
-    spot: Spot
-    guards: tuple[Spot, ...]
+    spot: CodeSpot
+    guards: tuple[CodeSpot, ...]
     steps: int  # that it had made before

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.training_acts import Act, Done
+from distdoctor.lint.training_acts import Done, TrainingAct
 
 
 def window_of(test: ast.expr, scope: Scope) -> ast.expr | None:
@@ -53,7 +53,7 @@ def windows(
         The loop, the step, the number of batches and the test.
     """
     for step in acts:
-        if step.act not in {Act.STEP, Act.SCALED_STEP}:
+        if step.act not in {TrainingAct.STEP, TrainingAct.SCALED_STEP}:
             continue
         loop = next(step.loops(), None)
         if loop is None:
@@ -75,12 +75,15 @@ def _is_window(
     backwards = [
         one
         for one in acts
-        if one.act is Act.BACKWARD and one.goes_with(step) and loop in [*one.loops()]
+        if one.act is TrainingAct.BACKWARD
+        and one.goes_with(step)
+        and loop in [*one.loops()]
     ]
     if not backwards or any(test in one.tests_within(loop) for one in backwards):
         return False
     return all(
         any(window_of(one.test, scope) for one in other.tests_within(loop))
         for other in acts
-        if other.act in {Act.STEP, Act.SCALED_STEP} and loop in [*other.loops()]
+        if other.act in {TrainingAct.STEP, TrainingAct.SCALED_STEP}
+        and loop in [*other.loops()]
     )

@@ -52,6 +52,7 @@ ROOMS = {
     "horovod_build",
     "journal",
     "launch",
+    "lint",
     "model",
     "postmortem",
     "probes",

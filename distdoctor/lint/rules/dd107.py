@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding
 from distdoctor.lint.parted_ranks import How
 from distdoctor.lint.parting_words import tell_partings
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding
 
 CODE = "DD107"
 

@@ -43,10 +43,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.lint.communication import Deed
-from distdoctor.lint.findings import SourceFinding
 from distdoctor.lint.parted_ranks import How
 from distdoctor.lint.parting_words import told
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding
 
 CODE = "DD109"
 

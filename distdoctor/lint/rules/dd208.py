@@ -36,9 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.parted_ranks import How
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 from distdoctor.model.findings import Severity
 
 CODE = "DD208"

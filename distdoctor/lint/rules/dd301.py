@@ -43,9 +43,9 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.findings import SourceFinding, line_of
-from distdoctor.lint.rank_names import RANKS
+from distdoctor.lint.rank_words import RANKS
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 
 CODE = "DD301"
 

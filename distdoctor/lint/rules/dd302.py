@@ -40,9 +40,9 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from distdoctor.lint.code_base import Scope, SourceFile
-from distdoctor.lint.findings import Insertion, SourceFinding, inserted, line_of
+from distdoctor.lint.code_base import ProgramFile, Scope
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import Insertion, SourceFinding, inserted, line_of
 
 CODE = "DD302"
 
@@ -114,7 +114,7 @@ def _is_plain(call: ast.Call) -> bool:
     return len(call.args) > 3
 
 
-def _epochs(files: Sequence[SourceFile]) -> tuple[Scope, ast.For] | None:
+def _epochs(files: Sequence[ProgramFile]) -> tuple[Scope, ast.For] | None:
     """The loop over epochs, by the name of what it counts."""
     for file in files:
         for scope in file.scopes:

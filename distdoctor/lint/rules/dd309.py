@@ -43,9 +43,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act
+from distdoctor.lint.source_findings import SourceFinding, line_of
+from distdoctor.lint.training_acts import TrainingAct
 from distdoctor.model.findings import Severity
 
 CODE = "DD309"
@@ -69,7 +69,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         loops = {
             id(loop): loop
             for one in acts
-            if one.act is Act.BACKWARD
+            if one.act is TrainingAct.BACKWARD
             for loop in one.loops()
         }
         draws = [

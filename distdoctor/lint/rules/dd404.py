@@ -61,9 +61,9 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act, Done
+from distdoctor.lint.source_findings import SourceFinding, line_of
+from distdoctor.lint.training_acts import Done, TrainingAct
 
 CODE = "DD404"
 
@@ -80,8 +80,12 @@ _AVERAGES = re.compile(
 def find(reading: Reading) -> Iterator[SourceFinding]:
     """Programs without an average, and forwards past a wrapper."""
     for scope, acts in reading.training:
-        backwards = [one for one in acts if one.act is Act.BACKWARD]
-        steps = [one for one in acts if one.act in {Act.STEP, Act.SCALED_STEP}]
+        backwards = [one for one in acts if one.act is TrainingAct.BACKWARD]
+        steps = [
+            one
+            for one in acts
+            if one.act in {TrainingAct.STEP, TrainingAct.SCALED_STEP}
+        ]
         if not backwards or not steps:
             continue
         text = reading.text_around(scope.source)

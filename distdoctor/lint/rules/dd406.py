@@ -45,8 +45,8 @@ from collections.abc import Iterator, Sequence
 
 from distdoctor.lint.code_base import Scope
 from distdoctor.lint.communication import REPLICATES
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 
 CODE = "DD406"
 

@@ -45,9 +45,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
 from distdoctor.lint.shared_writes import shared_writes
+from distdoctor.lint.source_findings import SourceFinding, line_of
 
 CODE = "DD409"
 

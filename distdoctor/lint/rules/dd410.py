@@ -52,10 +52,10 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.parted_ranks import How
 from distdoctor.lint.parting_words import told
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 
 CODE = "DD410"
 

@@ -52,10 +52,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from distdoctor.lint.code_base import SourceFile
-from distdoctor.lint.findings import SourceFinding, line_of
+from distdoctor.lint.code_base import ProgramFile
 from distdoctor.lint.kept_states import KeptState, kept_states
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 
 CODE = "DD411"
 
@@ -86,7 +86,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         yield from _unsaved(states, text)
 
 
-def _texts(reading: Reading, file: SourceFile) -> Counter[str]:
+def _texts(reading: Reading, file: ProgramFile) -> Counter[str]:
     """How often each text, or keyword, stands in a file and those it goes with."""
     found: Counter[str] = Counter()
     for one in reading.code.around(file):

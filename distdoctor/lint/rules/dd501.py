@@ -41,9 +41,9 @@ import re
 from collections.abc import Iterator
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.findings import SourceFinding, line_of, short
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act, Done
+from distdoctor.lint.source_findings import SourceFinding, line_of, short
+from distdoctor.lint.training_acts import Done, TrainingAct
 from distdoctor.lint.window_tests import windows
 
 CODE = "DD501"
@@ -62,7 +62,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
             backwards = [
                 one
                 for one in acts
-                if one.act is Act.BACKWARD and one.goes_with(step)
+                if one.act is TrainingAct.BACKWARD and one.goes_with(step)
                 if loop in [*one.loops()]
             ]
             text = reading.text_around(scope.source)

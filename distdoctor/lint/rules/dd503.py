@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, line_of, short
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act
+from distdoctor.lint.source_findings import SourceFinding, line_of, short
+from distdoctor.lint.training_acts import TrainingAct
 from distdoctor.lint.window_tests import windows
 
 CODE = "DD503"
@@ -44,7 +44,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         for loop, step, size, test in windows(scope, acts):
             for clear in acts:
                 if (
-                    clear.act is Act.CLEAR
+                    clear.act is TrainingAct.CLEAR
                     and clear.goes_with(step)
                     and next(clear.loops(), None) is loop
                     and not clear.tests_within(loop)

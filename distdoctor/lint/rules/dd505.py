@@ -50,9 +50,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act, Done
+from distdoctor.lint.source_findings import SourceFinding, line_of
+from distdoctor.lint.training_acts import Done, TrainingAct
 
 CODE = "DD505"
 
@@ -60,19 +60,23 @@ CODE = "DD505"
 def find(reading: Reading) -> Iterator[SourceFinding]:
     """Contexts that leave the gradients of a step unaveraged."""
     for scope, acts in reading.training:
-        backwards = [one for one in acts if one.act is Act.BACKWARD]
+        backwards = [one for one in acts if one.act is TrainingAct.BACKWARD]
         contexts = [_context(one) for one in backwards]
         found = [one for one in contexts if one is not None]
         if not found:
             continue
-        steps = [one for one in acts if one.act in {Act.STEP, Act.SCALED_STEP}]
+        steps = [
+            one
+            for one in acts
+            if one.act in {TrainingAct.STEP, TrainingAct.SCALED_STEP}
+        ]
         where = scope
         if not steps and scope.source.text.count(".backward(") == len(found):
             # Another function makes the step, and no other one runs backward.
             for other, others in reading.training:
                 if other.source is scope.source and not steps:
                     where = other
-                    steps = [one for one in others if one.act is Act.STEP]
+                    steps = [one for one in others if one.act is TrainingAct.STEP]
         if len(found) == len(contexts) and steps and not _exchanges(reading, where):
             yield SourceFinding(
                 code=CODE,

@@ -28,9 +28,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, inserted, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act
+from distdoctor.lint.source_findings import SourceFinding, inserted, line_of
+from distdoctor.lint.training_acts import TrainingAct
 
 CODE = "DD507"
 
@@ -52,14 +52,16 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
     """Loops with backward and a step, in programs that clear nothing."""
     for scope, acts in reading.training:
         steps = [
-            one for one in acts if one.act in {Act.STEP, Act.SCALED_STEP} and one.path
+            one
+            for one in acts
+            if one.act in {TrainingAct.STEP, TrainingAct.SCALED_STEP} and one.path
         ]
         for step in steps:
             loop = next(step.loops(), None)
             backwards = [
                 one
                 for one in acts
-                if one.act is Act.BACKWARD
+                if one.act is TrainingAct.BACKWARD
                 and one.goes_with(step)
                 and loop in [*one.loops()]
             ]
@@ -69,7 +71,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 break
             if _is_made_in(loop, step.of):
                 continue  # a new one in each round
-            of = step.call.args[0] if step.act is Act.SCALED_STEP else None
+            of = step.call.args[0] if step.act is TrainingAct.SCALED_STEP else None
             name = getattr(of, "id", "optimizer") if of is not None else step.of
             yield SourceFinding(
                 code=CODE,

@@ -44,9 +44,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, inserted, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act
+from distdoctor.lint.source_findings import SourceFinding, inserted, line_of
+from distdoctor.lint.training_acts import TrainingAct
 
 CODE = "DD511"
 
@@ -55,23 +55,25 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
     """Clips between a scaled backward pass and the step."""
     for scope, acts in reading.training:
         for clip in acts:
-            if clip.act is not Act.CLIP:
+            if clip.act is not TrainingAct.CLIP:
                 continue
             before = [one for one in acts if one.line <= clip.line and one is not clip]
             scaled = [
                 one
                 for one in before
-                if one.act is Act.BACKWARD and one.is_scaled and one.goes_with(clip)
+                if one.act is TrainingAct.BACKWARD
+                and one.is_scaled
+                and one.goes_with(clip)
             ]
             steps = [
                 one
                 for one in acts
-                if one.act is Act.SCALED_STEP
+                if one.act is TrainingAct.SCALED_STEP
                 and one.line > clip.line
                 and one.goes_with(clip)
             ]
             unscaled = any(
-                one.act is Act.UNSCALE and one.goes_with(clip) for one in before
+                one.act is TrainingAct.UNSCALE and one.goes_with(clip) for one in before
             ) or any("unscale" in word for word in _before(scope.calls, clip.line))
             if not scaled or not steps or unscaled:
                 continue
@@ -84,7 +86,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                 at=line_of(scope, clip.call),
                 related=(line_of(scope, step.call, "here they are unscaled"),),
                 fix=inserted(scope.source, clip.statement, [f"{scaler}.unscale_({of})"])
-                if not any(one.act is Act.UNSCALE for one in acts)
+                if not any(one.act is TrainingAct.UNSCALE for one in acts)
                 else None,
             )
 

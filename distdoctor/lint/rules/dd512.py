@@ -34,9 +34,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, inserted, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act
+from distdoctor.lint.source_findings import SourceFinding, inserted, line_of
+from distdoctor.lint.training_acts import TrainingAct
 
 CODE = "DD512"
 
@@ -46,7 +46,7 @@ _UPDATED = re.compile(r"scaler\w*(?:\[[^\]]*\])?\.update\(", re.IGNORECASE)
 def find(reading: Reading) -> Iterator[SourceFinding]:
     """Steps by a scaler, in programs that update none."""
     for scope, acts in reading.training:
-        steps = [one for one in acts if one.act is Act.SCALED_STEP]
+        steps = [one for one in acts if one.act is TrainingAct.SCALED_STEP]
         text = reading.text_around(scope.source)
         if not steps or "GradScaler(" not in text or _UPDATED.search(text):
             continue

@@ -52,9 +52,9 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.training_acts import Act, Done
+from distdoctor.lint.source_findings import SourceFinding, line_of
+from distdoctor.lint.training_acts import Done, TrainingAct
 
 CODE = "DD513"
 
@@ -69,9 +69,13 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         text = reading.text_around(scope.source)
         if "GradScaler" not in text:
             continue
-        scaled = [one for one in acts if one.act is Act.BACKWARD and one.is_scaled]
-        plain = [one for one in acts if one.act is Act.BACKWARD and not one.is_scaled]
-        steps = [one for one in acts if one.act is Act.STEP]
+        scaled = [
+            one for one in acts if one.act is TrainingAct.BACKWARD and one.is_scaled
+        ]
+        plain = [
+            one for one in acts if one.act is TrainingAct.BACKWARD and not one.is_scaled
+        ]
+        steps = [one for one in acts if one.act is TrainingAct.STEP]
         if scaled and steps and not _STEPS.search(text) and not _UNSCALES.search(text):
             step = next((one for one in steps if one.goes_with(scaled[0])), None)
             if step is not None:
@@ -83,7 +87,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
                     at=line_of(scope, step.call),
                     related=(line_of(scope, scaled[0].call, "scaled here"),),
                 )
-        by_scaler = [one for one in acts if one.act is Act.SCALED_STEP]
+        by_scaler = [one for one in acts if one.act is TrainingAct.SCALED_STEP]
         if by_scaler and plain and not scaled and not _SCALES.search(text):
             yield SourceFinding(
                 code=CODE,
@@ -110,10 +114,10 @@ def _twice(acts: Sequence[Done]) -> Iterator[tuple[Done, Done]]:
     for one in acts:
         given = one.call.args[0] if one.call.args else None
         of = f"{one.of} {ast.unparse(given) if given is not None else ''}"
-        if one.act is Act.UNSCALE:
+        if one.act is TrainingAct.UNSCALE:
             before = unscaled.get(of)
             if before is not None and before.path == one.path:
                 yield before, one
             unscaled[of] = one
-        elif one.act in {Act.SCALED_STEP, Act.UPDATE}:
+        elif one.act in {TrainingAct.SCALED_STEP, TrainingAct.UPDATE}:
             unscaled.clear()

@@ -29,8 +29,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distdoctor.lint.findings import SourceFinding, line_of
 from distdoctor.lint.reading import Reading
+from distdoctor.lint.source_findings import SourceFinding, line_of
 from distdoctor.model.findings import Severity
 
 CODE = "DD531"

@@ -25,7 +25,7 @@ SEVERITY_WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLine:
+class ExcerptRow:
     """One line of source."""
 
     number: int
@@ -42,7 +42,7 @@ class Excerpt:
     ranks: str
     role: str
     remark: str
-    lines: tuple[SourceLine, ...]
+    lines: tuple[ExcerptRow, ...]
     is_open: bool
 
 
@@ -161,7 +161,7 @@ def excerpt(
         last = min(len(source), location.line + _AROUND)
         for number in range(first, last + 1):
             text = shown(source[number - 1].expandtabs(4).rstrip(), 240)
-            lines.append(SourceLine(number, text, number == location.line))
+            lines.append(ExcerptRow(number, text, number == location.line))
     return Excerpt(
         at=shown(f"{location.file}:{location.line}"),
         function=shown(location.function, 120),

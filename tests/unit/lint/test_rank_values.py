@@ -12,9 +12,9 @@ from distdoctor.lint.rank_values import (
     LOCAL,
     SIZE,
     UNKNOWN,
-    Frame,
     Kind,
-    Made,
+    MadeThing,
+    RankFrame,
     Value,
     ValueReader,
 )
@@ -47,7 +47,7 @@ class Trainer:
 class NoCaller:
     """Functions of the program are not gone through."""
 
-    def returned(self, call: ast.Call, frame: Frame) -> Value:
+    def returned(self, call: ast.Call, frame: RankFrame) -> Value:
         """Nothing is known."""
         del call, frame
         return UNKNOWN
@@ -59,7 +59,7 @@ def worth(expression: str, rank: int, /, **values: Any) -> Value:
     reader = ValueReader(rank, NoCaller(), {})
     node = ast.parse(expression, mode="eval").body
     (run,) = file.named("run")
-    return reader.value(node, Frame(run, dict(values)))
+    return reader.value(node, RankFrame(run, dict(values)))
 
 
 ON_RANKS = [
@@ -127,11 +127,11 @@ ON_RANKS = [
     ("time.time()", LOCAL, LOCAL),
     ("time.time() - begin > 60", LOCAL, LOCAL),
     ("dist.is_initialized()", True, True),
-    ("DDP(net)", Made(Kind.REPLICATED), Made(Kind.REPLICATED)),
-    ("self.model", Made(Kind.REPLICATED), Made(Kind.REPLICATED)),
+    ("DDP(net)", MadeThing(Kind.REPLICATED), MadeThing(Kind.REPLICATED)),
+    ("self.model", MadeThing(Kind.REPLICATED), MadeThing(Kind.REPLICATED)),
     ("self.model.module", UNKNOWN, UNKNOWN),
     ("self.model is None", False, False),
-    ("data[rank::dist.get_world_size()]", Made(Kind.SHARE), Made(Kind.SHARE)),
+    ("data[rank::dist.get_world_size()]", MadeThing(Kind.SHARE), MadeThing(Kind.SHARE)),
     ("data[::2]", UNKNOWN, UNKNOWN),
     ("(n := rank)", 0, 3),
     ("lambda: rank", UNKNOWN, UNKNOWN),

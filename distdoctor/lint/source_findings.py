@@ -6,12 +6,12 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distdoctor.lint.code_base import Scope, SourceFile
+from distdoctor.lint.code_base import ProgramFile, Scope
 from distdoctor.model.findings import Severity
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ToldLine:
     """A line of a file, and what is to be said of it.
 
     Attributes:
@@ -59,13 +59,13 @@ class SourceFinding:
 
     code: str
     message: str
-    at: Line
-    related: tuple[Line, ...] = ()
+    at: ToldLine
+    related: tuple[ToldLine, ...] = ()
     severity: Severity = Severity.WARNING
     fix: Insertion | None = None
 
 
-def line_of(scope: Scope, node: ast.AST, remark: str = "") -> Line:
+def line_of(scope: Scope, node: ast.AST, remark: str = "") -> ToldLine:
     """The line that a node begins on.
 
     Args:
@@ -78,11 +78,11 @@ def line_of(scope: Scope, node: ast.AST, remark: str = "") -> Line:
     text = scope.source.lines[line - 1 : line]
     prefix = text[0].encode()[:column].decode(errors="replace") if text else ""
     name = scope.name
-    return Line(scope.source.file, line, len(prefix) + 1, name, remark)
+    return ToldLine(scope.source.file, line, len(prefix) + 1, name, remark)
 
 
 def inserted(
-    source: SourceFile, beside: ast.stmt, texts: Sequence[str], *, behind: bool = False
+    source: ProgramFile, beside: ast.stmt, texts: Sequence[str], *, behind: bool = False
 ) -> Insertion:
     """Statements that are put before or behind another one, indented alike.
 
