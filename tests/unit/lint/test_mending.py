@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ SICK = {
     "DD302": NEVER_TOLD,
 }
 
-FORMS = {
+FORMS: dict[str, Callable[[str], bytes]] = {
     "as it is": lambda text: text.encode(),
     "without a final newline": lambda text: text.rstrip("\n").encode(),
     "with CRLF": lambda text: text.replace("\n", "\r\n").encode(),
