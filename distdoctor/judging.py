@@ -15,9 +15,11 @@ from distdoctor.examination.thresholds import Thresholds, changed, require_thres
 from distdoctor.examination.waivers import waive
 from distdoctor.journal.assembly import read_earlier, read_run
 from distdoctor.journal.folder import Manifest, read_manifest
+from distdoctor.journal.secret_masking import masked_text
+from distdoctor.lint.hints import hints_of
 from distdoctor.model.run import Run
 from distdoctor.report.compose import compose
-from distdoctor.report.schema import Report
+from distdoctor.report.schema import HintData, Report
 
 
 def load_checks(wanted: Thresholds | None = None) -> None:
@@ -82,7 +84,22 @@ def judge_run(
             verdicts = together(verdicts, before)
     waiving = waive(run, verdicts, manifest.ignored)
     conclusion = conclude(run, waiving.verdicts)
-    return Judgement(run, compose(run, waiving, conclusion, manifest, kept))
+    report = compose(run, waiving, conclusion, manifest, kept)
+    if report.verdict != "sick":
+        report.hints = _hints(run, report)
+    return Judgement(run, report)
+
+
+def _hints(run: Run, report: Report) -> list[HintData]:
+    """Where to look by the text alone, where nothing that happened tells that."""
+    told = [*report.findings, *(one.finding for one in report.ignored)]
+    try:
+        found = hints_of(run.sources, [one.code for one in told])
+    except Exception:  # noqa: BLE001 - a hint is worth no report
+        return []
+    for hint in found:
+        hint.what = masked_text(hint.what)
+    return found
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class CallGraph:
             dotted = source.dotted(call.func)
             if dotted in WRITES or dotted in REPLICATES or dotted in SHARDS:
                 return True
-            if dotted in ENDS:
+            if dotted in ENDS or dotted.endswith("destroy_process_group"):
                 return True
             if may_be_model(call.func) and self.averages(source):
                 return True  # it may be the forward of a model that communicates

@@ -56,6 +56,8 @@ class Mattering:
         dotted = scope.source.dotted(call.func)
         if dotted in WRITES or dotted in ENDS:
             return True
+        if dotted.endswith("destroy_process_group"):
+            return True
         # A call of a variable may be the forward of a model.
         return self._graph.averages(scope.source) and may_be_model(call.func)
 

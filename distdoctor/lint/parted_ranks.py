@@ -15,12 +15,12 @@ from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import SIZE
 from distdoctor.lint.rank_walk import RankWalk
 from distdoctor.lint.walked_steps import (
+    BlockExit,
     CodeSpot,
     JointCall,
     TakenTurn,
     TooLong,
     Way,
-    WayOut,
 )
 
 _MOST_VARIANTS = 24
@@ -57,7 +57,7 @@ class Parting:
     step: JointCall
     ranks: tuple[int, ...]
     turn: TakenTurn | None
-    leaving: WayOut | None = None
+    leaving: BlockExit | None = None
     other: JointCall | None = None
     is_local: bool = False
 
@@ -158,9 +158,13 @@ def _told(walk: RankWalk) -> tuple[object, ...]:
 
 
 def _is_handed_on(makers: RankWalk, step: JointCall) -> bool:
-    """Whether weights that some ranks load may be sent to the others behind that."""
+    """Whether weights that some ranks load may be sent to the others, or put back."""
     at = makers.steps.index(step)
-    return any("broadcast" in one.communication.name for one in makers.steps[at:])
+    later = makers.steps[at + 1 :]
+    return any(
+        "broadcast" in one.communication.name or one.communication.deed is Deed.LOAD
+        for one in later
+    )
 
 
 def _uneven(walk: RankWalk) -> Iterator[Parting]:
@@ -247,7 +251,7 @@ _HOW = {Deed.GROUP: How.GROUP, Deed.FORWARD: How.FORWARD, Deed.LOAD: How.LOAD}
 
 def _parting_turn(
     step: JointCall, maker: RankWalk, other: RankWalk
-) -> tuple[TakenTurn | None, WayOut | None]:
+) -> tuple[TakenTurn | None, BlockExit | None]:
     """The test by which one rank comes to a call and another one does not.
 
     One around the call, or around a call that led to it; or around a statement by which

@@ -113,7 +113,10 @@ _CLOCKS = frozenset(
     {"time.time", "time.monotonic", "time.perf_counter", "time.process_time"}
     | {"datetime.datetime.now", "datetime.now"}
 )
-_LOOKS = frozenset({"item", "any", "all", "mean", "sum", "detach", "float", "max"})
+_LOOKS = frozenset(
+    {"item", "any", "all", "mean", "sum", "detach", "float", "max", "isfinite"}
+    | {"isnan", "isinf", "int", "bool", "abs", "cpu"}
+)
 _NUMERIC = frozenset({"isnan", "isinf", "isfinite", "float", "bool", "abs", "any"})
 _NUMERIC_HOMES = frozenset({"math", "torch", "numpy", ""})
 _TRUE_CALLS = frozenset({"is_initialized", "is_available", "is_torchelastic_launched"})

@@ -32,12 +32,12 @@ from distdoctor.lint.rank_values import (
     ValueReader,
 )
 from distdoctor.lint.walked_steps import (
+    BlockExit,
     CodeSpot,
     JointCall,
     TakenTurn,
     TooLong,
     Way,
-    WayOut,
 )
 
 _DEEPEST = 8  # functions inside of each other
@@ -64,7 +64,7 @@ class RankWalk:
     steps: list[JointCall] = field(default_factory=list)
     writes: list[tuple[CodeSpot, tuple[CodeSpot, ...]]] = field(default_factory=list)
     turns: list[TakenTurn] = field(default_factory=list)
-    exits: list[WayOut] = field(default_factory=list)
+    exits: list[BlockExit] = field(default_factory=list)
     ended: Way | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +78,7 @@ class RankWalk:
         self._quiet = 0
         self._uneven: CodeSpot | None = None
         self._kept: set[Scope] = set()
+        self._over = False  # the job's process group is destroyed
         self._joined = False
         self._asks_own = False  # whether a test asked for what each rank has of its own
         self._own_tests = 0  # around what is gone through
@@ -208,7 +209,7 @@ class RankWalk:
                 )
                 if simple and not self._quiet:
                     spot = CodeSpot(frame.scope, statement)
-                    at = WayOut(spot, tuple(self._guards), len(self.steps))
+                    at = BlockExit(spot, tuple(self._guards), len(self.steps))
                     self.exits.append(at)
                 return way, value
         return None, None
@@ -483,6 +484,8 @@ class RankWalk:
     def _effect(self, call: ast.Call, frame: RankFrame) -> None:
         scope = frame.scope
         told = self.graph.communication(call, scope)
+        if scope.source.dotted(call.func).endswith("destroy_process_group"):
+            self._over = True  # another world may have other ranks
         if told is not None:
             self._step(told, call, frame)
             return
@@ -532,7 +535,7 @@ class RankWalk:
                 self._step(Communication(Deed.FORWARD, name), call, frame)
 
     def _step(self, told: Communication, call: ast.Call, frame: RankFrame) -> None:
-        if not self._quiet:
+        if not self._quiet and not self._over:
             spot = CodeSpot(frame.scope, call)
             guards = tuple(self._guards)
             self.steps.append(

@@ -29,7 +29,8 @@ RANK_CALLS = frozenset({"get_rank", "get_local_rank", "local_rank", "rank"})
 SIZE_CALLS = frozenset({"get_world_size", "size", "world_size"})
 
 OWN = frozenset(
-    {"getpid", "uuid4", "uuid1", "gethostname", "mkdtemp", "time", "mkstemp"}
+    {"getpid", "uuid4", "uuid1", "gethostname", "mkdtemp", "mkstemp", "time"}
+    | {"TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile", "BytesIO"}
 )
 """Functions whose answer is another one in each process."""
 

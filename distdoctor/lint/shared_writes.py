@@ -79,23 +79,31 @@ def _is_ranked(spot: CodeSpot, callers: tuple[CodeSpot, ...]) -> bool:
     for _ in range(4):
         if any(is_of_rank(word) or "rank" in word.lower() for word in names):
             return True
-        if "BytesIO" in names:
-            return True  # it is no file
         more = {
             word
             for scope in scopes
             for node in ast.walk(scope.node)
-            if isinstance(node, ast.Assign | ast.AugAssign)
-            for target in (
-                node.targets if isinstance(node, ast.Assign) else [node.target]
-            )
+            for target, value in _given(node)
             if names & {*_words(target)}
-            for word in _words(node.value)
+            for word in _words(value)
         }
         if more <= names:
             return False
         names |= more
     return any(is_of_rank(word) for word in names)
+
+
+def _given(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a statement gives names to, and what they then stand for."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target, value) for target in targets)
+        case ast.AugAssign(target=target, value=value):
+            yield target, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
+        case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+            yield target, value
 
 
 def _words(node: ast.AST) -> Iterator[str]:

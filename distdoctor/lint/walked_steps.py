@@ -68,7 +68,7 @@ class TakenTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class BlockExit:
     """A statement by which a rank left a block, and the tests around it."""
 
     spot: CodeSpot

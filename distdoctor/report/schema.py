@@ -79,6 +79,15 @@ class NotExamined(msgspec.Struct, omit_defaults=True):
     ranks: list[int] = []  # of which it was not; left out: of all, or of none by number
 
 
+class HintData(msgspec.Struct, kw_only=True):
+    """A line of the program's text where a disease that was not seen may come from."""
+
+    code: str
+    file: str
+    line: int  # from 1
+    what: str
+
+
 class SubstitutedData(msgspec.Struct):
     """Something of CUDA's, and what took its place on the CPU."""
 
@@ -185,6 +194,7 @@ class Report(msgspec.Struct, kw_only=True):
     remarks: list[str]
     ignored: list[IgnoredData] = []  # found, and no part of the verdict
     raised: list[RaisedData] = []  # what ended the job, if it failed by itself
+    hints: list[HintData] = []  # by the text alone; they are no part of the verdict
     substituted: list[SubstitutedData]  # empty: nothing was
     compared: ComparedData | None = None  # null: there was one run
     run: RunData

@@ -23,6 +23,7 @@ from distdoctor.report.page import Page
 from distdoctor.report.plain_text import plain
 from distdoctor.report.schema import (
     FindingData,
+    HintData,
     IgnoredData,
     LocationData,
     RaisedData,
@@ -106,6 +107,8 @@ def render(
         page.print(_hanging("evidence", _evidence(report), "dim"))
     for remark in report.remarks:
         page.print(_hanging("remark", remark, "dim"))
+    for hint in report.hints:
+        page.print(_hanging("hint", _hint(hint), "dim"))
     if verbose:
         page.print(_hanging("well", ", ".join(report.checks.well) or "none", ""))
         left = ", ".join(report.checks.not_applicable) or "none"
@@ -113,6 +116,12 @@ def render(
     if report.findings or report.verdict != "well":
         page.print(_last_line(report), soft_wrap=True)
     return page.text()
+
+
+def _hint(hint: HintData) -> str:
+    """What stands in the text, and was not seen: nobody knows whether it happens."""
+    where = f"{plain(hint.file)}:{hint.line}"
+    return f"{where} by its text alone, {hint.code}: {plain(hint.what)}"
 
 
 def _headline(report: Report) -> Text:

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "report": "errors model analysis journal examination",
     "lint": "errors model examination report",
     "postmortem": "errors model journal launch",  # it takes stacks by the same means
-    "judging": "errors model journal catalogue examination report",
+    "judging": "errors model journal catalogue examination report lint",
     # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
     "watching": "errors model analysis journal postmortem report",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "

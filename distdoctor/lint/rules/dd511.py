@@ -42,6 +42,7 @@ They are unscaled before, or it is another branch that clips:
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from distdoctor.lint.reading import Reading
@@ -50,12 +51,17 @@ from distdoctor.lint.training_acts import TrainingAct
 
 CODE = "DD511"
 
+_OFF = re.compile(r"GradScaler\([^)]*enabled\s*=\s*(?:False|[a-z_]+)\s*[,)]")
+"""A scaler that may do nothing: who calls the function says so."""
+
 
 def find(reading: Reading) -> Iterator[SourceFinding]:
     """Clips between a scaled backward pass and the step."""
     for scope, acts in reading.training:
         for clip in acts:
-            if clip.act is not TrainingAct.CLIP:
+            if clip.act is not TrainingAct.CLIP or "inf" in ast.unparse(clip.call):
+                continue
+            if _OFF.search(scope.source.text):
                 continue
             before = [one for one in acts if one.line <= clip.line and one is not clip]
             scaled = [
