@@ -11,26 +11,15 @@ FOUND = (0, 1)
 RUN: dict[str, tuple[int, ...]] = {
     "distdoctor check train.py --format github --format junit=distdoctor.xml "
     "--format markdown=comment.md": (0,),
-    "distdoctor check train.py --format junit=distdoctor.xml "
-    "--format markdown=comment.md --format sarif=distdoctor.sarif": (0,),
     "distdoctor check train.py": (0,),
     "distdoctor check train.py -n 4": (0,),
     "distdoctor check train.py --format html=report.html": (0,),
-    "distdoctor check train.py -n 4 -- --epochs 1": (0,),
     "distdoctor check train.py -n 4 -- --epochs 2": (0,),
     "distdoctor check -- torchrun --nproc-per-node 4 train.py --epochs 1": (0,),
     "distdoctor check -- python spawns_its_own_ranks.py": (0,),
     "distdoctor check -- python server.py ::: python worker.py --rank 1": (0,),
-    "distdoctor check train.py --twice": (0,),
-    "distdoctor check train.py --resume 'train.py --resume ckpt.pt' -- --epochs 3": (
-        0,
-    ),
     "distdoctor check train.py -n 4 --reference": (0,),
     "distdoctor check --reference -- torchrun --nproc-per-node 4 train.py": (0,),
-    "distdoctor check train.py --reference "
-    "'torchrun --nproc-per-node 1 train.py --batch 64'": (0,),
-    "distdoctor check train.py -n 4 --reference "
-    "'torchrun --nproc-per-node 1 train.py --batch 64'": (0,),
     "distdoctor check train.py --world-size 1024 --as-rank 0,1,513": (0,),
     "distdoctor check train.py -n 2 --budget 120 --format sarif "
     "--output distdoctor.sarif": (0,),
@@ -85,7 +74,22 @@ _RAS = "it needs NCCL's server on GPUs; tests/unit/cli/test_autopsy_ras.py plays
 _DOCKER = "it needs Docker"
 _WATCHED = "it needs a job that runs; tests/live/test_watch.py has some"
 
+_COMPARED = "tests/live/test_comparing.py proves jobs so, which takes several runs"
+_ONE_RANK = "tests/live/test_reference.py compares jobs so, which takes two runs"
+_SAME = "it is run with other arguments of the script, or with other formats"
+
 NOT_RUN = {
+    "distdoctor check train.py -n 4 -- --epochs 1": _SAME,
+    "distdoctor check train.py --format junit=distdoctor.xml "
+    "--format markdown=comment.md --format sarif=distdoctor.sarif": _SAME,
+    "distdoctor check train.py --twice": _COMPARED,
+    "distdoctor check train.py --resume 'train.py --resume ckpt.pt' -- --epochs 3": (
+        _COMPARED
+    ),
+    "distdoctor check train.py --reference "
+    "'torchrun --nproc-per-node 1 train.py --batch 64'": _ONE_RANK,
+    "distdoctor check train.py -n 4 --reference "
+    "'torchrun --nproc-per-node 1 train.py --batch 64'": _ONE_RANK,
     "pip install 'distdoctor[watch]'": _GATE,
     "distdoctor watch": _WATCHED,
     "distdoctor watch FOLDER": _WATCHED,
