@@ -40,7 +40,9 @@ def require_thresholds(checks: Iterable[Check], wanted: Thresholds) -> None:
     by_code = {check.code: check for check in checks}
     for code, values in wanted.items():
         if code not in by_code:
-            raise CheckUnknown(f"there is no check {code} whose thresholds are set")
+            raise CheckUnknown(
+                f"there is no check {code}; distdoctor explain lists those there are"
+            )
         known = thresholds_of(by_code[code])
         for name in values:
             if name not in known:

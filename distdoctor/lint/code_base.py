@@ -94,6 +94,7 @@ class ProgramFile:
             defaultdict(list)
         )
         self.globals: dict[str, list[ast.expr]] = defaultdict(list)
+        self._dotted: dict[int, str] = {}  # by a node of the tree, which lives as long
         self._named: dict[str, list[Scope]] = defaultdict(list)
         module = Scope(self, MODULE, tree, "", None)
         self.scopes.append(module)
@@ -118,6 +119,12 @@ class ProgramFile:
 
         `dist.all_reduce` is `torch.distributed.all_reduce`.
         """
+        found = self._dotted.get(id(node))
+        if found is None:
+            found = self._dotted[id(node)] = self._stands_for(node)
+        return found
+
+    def _stands_for(self, node: ast.expr) -> str:
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

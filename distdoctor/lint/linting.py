@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from distdoctor.examination.waivers import PROJECT_FILE, Waiver, comments_in
 from distdoctor.lint import rules
 from distdoctor.lint.code_base import CodeBase
 from distdoctor.lint.reading import Reading
-from distdoctor.lint.source_files import SourceText, read_sources
+from distdoctor.lint.source_files import SourceText, beside, read_sources
 from distdoctor.lint.source_findings import SourceFinding
 from distdoctor.model.findings import Severity
 
@@ -67,8 +68,11 @@ def every_rule() -> tuple[Rule, ...]:
     return tuple(sorted(found, key=lambda rule: rule.code))
 
 
-def lint(paths: Iterable[str], *, advice: bool = False) -> Lint:
+def lint(paths: Sequence[str], *, advice: bool = False) -> Lint:
     """Read files, and all Python files in folders.
+
+    What a file imports from beside it is read as well, and told of where it matters to
+    the file.
 
     Args:
         paths: Of files and folders.
@@ -77,7 +81,27 @@ def lint(paths: Iterable[str], *, advice: bool = False) -> Lint:
     Raises:
         SourceMissing: A path is not there.
     """
-    return lint_texts(read_sources(paths), advice=advice)
+    named = [*read_sources(paths)]
+    single = {path for path in paths if not Path(path).is_dir()}
+    others = [*beside([one for one in named if one.file in single])] if single else []
+    known = {one.file for one in others} - {one.file for one in named}
+    found = lint_texts(
+        [*named, *(one for one in others if one.file in known)], advice=advice
+    )
+    if not known:
+        return found
+
+    def is_asked_for(finding: SourceFinding) -> bool:
+        return any(one.file not in known for one in (finding.at, *finding.related))
+
+    return replace(
+        found,
+        findings=[one for one in found.findings if is_asked_for(one)],
+        ignored=[pair for pair in found.ignored if is_asked_for(pair[0])],
+        read=[file for file in found.read if file not in known],
+        unread=[pair for pair in found.unread if pair[0] not in known],
+        lines=sum(one.text.count("\n") for one in named),
+    )
 
 
 def lint_texts(sources: Iterable[SourceText], *, advice: bool = False) -> Lint:

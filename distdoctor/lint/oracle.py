@@ -9,6 +9,9 @@ _DISTRIBUTED = re.compile(r"distributed|\bis_dist|\bddp\b|multi_gpu|world_size >
 """Tests of whether a job is distributed: else it has no ranks that could part."""
 
 
+_KEY = "_distdoctor_key"
+
+
 class Oracle:
     """Decides tests that the text does not, for all ranks alike.
 
@@ -40,6 +43,14 @@ class Oracle:
 
 def _key(test: ast.expr) -> tuple[str, bool]:
     """A test as text, and whether the text says the opposite."""
+    known = getattr(test, _KEY, None)
+    if known is None:
+        known = _worked_out(test)
+        setattr(test, _KEY, known)  # texts of nodes are dear
+    return known
+
+
+def _worked_out(test: ast.expr) -> tuple[str, bool]:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         opposite = {ast.NotEq: " == ", ast.IsNot: " is ", ast.NotIn: " in "}
         word = opposite.get(type(test.ops[0]))

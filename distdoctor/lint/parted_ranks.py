@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,10 +65,12 @@ class Parting:
 
 def partings(graph: CallGraph) -> list[Parting]:
     """All partings of a code base, each once, in the order of files and lines."""
-    found: dict[tuple[How, int], Parting] = {}
+    found: dict[tuple[How, int, int], Parting] = {}
     for scope in _beginnings(graph):
         for parting in _within(graph, scope):
-            found.setdefault((parting.how, parting.step.spot.key), parting)
+            turn = parting.turn.spot.key if parting.turn is not None else 0
+            key = parting.how, parting.step.spot.key, turn
+            found.setdefault(key, parting)
     return sorted(found.values(), key=_place)
 
 
@@ -112,7 +115,7 @@ def _within(graph: CallGraph, scope: Scope) -> Iterator[Parting]:
 
 def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]:
     """Partings under one set of answers to what the text does not decide."""
-    walks = _walked(graph, scope, oracle, (0, 1, SIZE - 1))
+    walks = _walked(graph, scope, oracle, _first_tried(scope))
     if not walks:
         return
     for walk in walks[:1]:
@@ -136,8 +139,20 @@ def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]
             continue
         if _is_of_bare(parting, walks):
             continue
-        if not _is_half(graph, scope, parting):
+        if not _is_half(graph, scope, parting, walks):
             yield parting
+
+
+def _first_tried(scope: Scope) -> list[int]:
+    """The ranks that tell whether a function parts them at all: most tests do by these.
+
+    Others by the number of one rank, which then stands in the file.
+    """
+    named = {int(number) for number in _NAMED.findall(scope.source.text)}
+    return sorted({0, SIZE - 1} | (named & {1, 2}))
+
+
+_NAMED = re.compile(r"rank\w*(?:\(\))?\s*[=!]=\s*([12])\b", re.IGNORECASE)
 
 
 def _walked(
@@ -296,22 +311,26 @@ def _is_of_bare(parting: Parting, walks: Sequence[RankWalk]) -> bool:
     )
 
 
-def _is_paired(graph: CallGraph, parting: Parting) -> bool:
+def _is_paired(graph: CallGraph, parting: Parting, walks: Sequence[RankWalk]) -> bool:
     """Whether a barrier of some ranks stands in one function with one of the others.
 
-    Which of the two a rank comes to then rests on other tests as well.
+    Where those do not come to the function at all, whether any rank comes to a barrier
+    there rests on other tests as well.
     """
     scope = parting.step.spot.scope
     inner = parting.step.guards[-1]
-    if inner.scope is not scope or parting.turn is None:
+    if inner.scope is not scope:
         return False
-    if parting.turn.spot.scope is scope:
+    others = [walk for walk in walks if parting.step not in walk.steps]
+    if any(turn.spot.scope is scope for walk in others for turn in walk.turns):
         return False
     told = [graph.communication(call, scope) for call in scope.calls]
     return len([one for one in told if one is not None and one.name == "barrier"]) > 1
 
 
-def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
+def _is_half(
+    graph: CallGraph, scope: Scope, parting: Parting, walks: Sequence[RankWalk]
+) -> bool:
     """Whether the function is one half of something, whose other half stands elsewhere.
 
     A context lets rank 0 in first by a barrier of the others before, and one of rank 0
@@ -319,7 +338,7 @@ def _is_half(graph: CallGraph, scope: Scope, parting: Parting) -> bool:
     """
     if parting.step.communication.name != "barrier":
         return False
-    if parting.step.guards and _is_paired(graph, parting):
+    if parting.step.guards and _is_paired(graph, parting, walks):
         return True
     node = scope.node
     if isinstance(node, ast.Module):

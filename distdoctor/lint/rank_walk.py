@@ -78,6 +78,7 @@ class RankWalk:
         self._quiet = 0
         self._uneven: CodeSpot | None = None
         self._kept: set[Scope] = set()
+        self._loops = 0  # around what is gone through
         self._over = False  # the job's process group is destroyed
         self._joined = False
         self._asks_own = False  # whether a test asked for what each rank has of its own
@@ -312,7 +313,7 @@ class RankWalk:
             self._forget(node.body, frame)
             return self._block(node.orelse, frame)
         spot = CodeSpot(frame.scope, node)
-        items: Sequence[Value] = (UNKNOWN, UNKNOWN)
+        items: Sequence[Value] = [UNKNOWN] * self._rounds_here()
         if isinstance(over, range):
             items = over
             self._turn(spot, len(items))
@@ -324,12 +325,22 @@ class RankWalk:
         finally:
             self._uneven = before
 
+    def _rounds_here(self) -> int:
+        """How often a loop is gone through.
+
+        What some ranks leave, others go through again; inside of another loop that
+        follows from its rounds.
+        """
+        return 1 if self._loops else 2
+
     def _rounds(
         self, node: ast.For | ast.AsyncFor, items: Sequence[Value], frame: RankFrame
     ) -> tuple[Way | None, Value]:
         for item in items:
             self._bind(node.target, item, frame)
+            self._loops += 1
             way, value = self._block(node.body, frame)
+            self._loops -= 1
             if way is Way.BREAK:
                 return None, None
             if way not in {None, Way.CONTINUE}:
@@ -341,11 +352,13 @@ class RankWalk:
         if not self._mattering.block(node.body, frame.scope):
             self._forget(node.body, frame)
             return None, None
-        for _ in range(2):
+        for _ in range(self._rounds_here()):
             if not self._truth(node.test, frame, True):
                 self._turn(CodeSpot(frame.scope, node), False)
                 break
+            self._loops += 1
             way, value = self._block(node.body, frame)
+            self._loops -= 1
             if way is Way.BREAK:
                 return None, None
             if way not in {None, Way.CONTINUE}:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from distdoctor.errors import SourceMissing
+from distdoctor.model.source_text import syntax_tree
 
 _LEFT_OUT = frozenset(
     {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv"}
@@ -50,6 +52,50 @@ def read_sources(paths: Iterable[str]) -> Iterator[SourceText]:
             if resolved not in seen:
                 seen.add(resolved)
                 yield _read(file)
+
+
+def beside(sources: Sequence[SourceText]) -> Iterator[SourceText]:
+    """Modules that files import from their own folders, and those that these import.
+
+    Args:
+        sources: The files; what they import of each other is left out.
+    """
+    seen = {os.path.realpath(one.file) for one in sources}
+    fresh = [*sources]
+    while fresh and len(seen) < _MOST_BESIDE:
+        source = fresh.pop()
+        for file in _imported(source):
+            resolved = os.path.realpath(file)
+            if resolved not in seen:
+                seen.add(resolved)
+                found = _read(file)
+                yield found
+                fresh.append(found)
+
+
+def _imported(source: SourceText) -> Iterator[str]:
+    """Files beside one that its import statements may mean."""
+    tree = syntax_tree(source.text)
+    folder = Path(source.file).parent
+    for node in ast.walk(tree) if tree is not None else ():
+        modules: list[str] = []
+        place = folder
+        if isinstance(node, ast.Import):
+            modules = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = node.module or ""
+            modules = [start, *(f"{start}.{one.name}" for one in node.names)]
+            for _ in range(1, node.level):
+                place = place.parent
+        for module in modules:
+            base = place.joinpath(*filter(None, module.split(".")))
+            if base != place:
+                for file in (base.with_suffix(".py"), base / "__init__.py"):
+                    if file.is_file():
+                        yield str(file)
+
+
+_MOST_BESIDE = 200  # files
 
 
 def _files(path: str) -> Iterator[str]:

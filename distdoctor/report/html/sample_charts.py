@@ -87,7 +87,10 @@ def sample_charts(run: Run) -> tuple[list[SampleChart], int] | str:
 
 def _chart(run: Run, meeting: LoopMeeting) -> SampleChart:
     passes = meeting.passes
+    told = any(len(one.samples) for one in passes)
     kind = "training" if trains(meeting) else "no step follows" * evaluates(meeting)
+    if not told:
+        kind = ""  # of a pass that nobody saw end, nothing is known
     at = shown_place(meeting.key[0]) or "a loop whose line is not known"
     title = f"{at}, pass {meeting.turn + 1}" + (f" ({kind})" if kind else "")
     indexed = all(len(one.samples) for one in passes)

@@ -195,3 +195,26 @@ def test_folders_that_hold_nothing_of_the_user_are_left_out(tmp_path: Path) -> N
         (tmp_path / name / "train.py").write_text(LONELY)
     assert [*lint([str(tmp_path)]).read] == [str(tmp_path / "mine" / "train.py")]
     assert len(lint([str(tmp_path / ".venv")]).read) == 1
+
+
+def test_what_a_file_imports_from_beside_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("means.py").write_text(
+        "import torch.distributed as dist\n\n\ndef mean(x):\n    dist.all_reduce(x)\n"
+    )
+    guarded = (
+        "import torch.distributed as dist\n"
+        "from means import mean\n\n\n"
+        "def train(x):\n    if dist.get_rank() == 0:\n        mean(x)\n"
+    )
+    Path("first.py").write_text(guarded)
+    Path("second.py").write_text(guarded)
+    for paths in (["first.py"], ["first.py", "means.py"]):
+        (one,) = lint(paths).findings
+        assert (one.at.file, one.at.line) == ("first.py", 7)
+    for paths in (["."], ["second.py", "first.py"], ["first.py", "second.py"]):
+        found = {one.at.file for one in lint(paths).findings}
+        assert found == {"first.py", "second.py"}
+    assert lint(["first.py"]).read == ["first.py"]
