@@ -314,15 +314,16 @@ def _is_of_bare(parting: Parting, walks: Sequence[RankWalk]) -> bool:
 def _is_paired(graph: CallGraph, parting: Parting, walks: Sequence[RankWalk]) -> bool:
     """Whether a barrier of some ranks stands in one function with one of the others.
 
-    Where those do not come to the function at all, whether any rank comes to a barrier
-    there rests on other tests as well.
+    Where those do not come there by that call at all, whether any rank comes to a
+    barrier rests on other tests as well.
     """
     scope = parting.step.spot.scope
     inner = parting.step.guards[-1]
     if inner.scope is not scope:
         return False
     others = [walk for walk in walks if parting.step not in walk.steps]
-    if any(turn.spot.scope is scope for walk in others for turn in walk.turns):
+    callers = parting.step.callers
+    if any(step.callers == callers for walk in others for step in walk.steps):
         return False
     told = [graph.communication(call, scope) for call in scope.calls]
     return len([one for one in told if one is not None and one.name == "barrier"]) > 1
