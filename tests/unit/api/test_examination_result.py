@@ -201,7 +201,7 @@ def test_a_warning_fails_in_the_formats_too_if_warnings_count() -> None:
 
 
 def test_a_format_that_there_is_not_is_said() -> None:
-    with pytest.raises(FormatUnknown, match="no format 'yaml': there are text, json"):
+    with pytest.raises(FormatUnknown, match="no format 'yaml'; use one of text, json"):
         of(SICK).to("yaml")
 
 
@@ -295,7 +295,7 @@ class Trainer:
         (("a.py",), {"device": "tpu"}, "give one of auto, cpu, cuda"),
         (("a.py",), {"launcher": "ssh"}, "give one of auto, torchrun"),
         (("a.py",), {"nproc": 0}, "give the number of ranks, 1 or more"),
-        (("a.py",), {"budget": 0}, "budget is 1 second or more"),
+        (("a.py",), {"budget": 0}, "budget is to be 1 second or more"),
     ],
 )
 def test_what_cannot_be_checked_is_said_and_nothing_is_started(

@@ -166,4 +166,7 @@ def test_a_setting_that_may_be_given_several_times_may_be_one_or_a_list(
     for value in ("'yaml'", "['json=r.json', 'yaml']"):
         box.write(f"[tool.distdoctor.check]\nformat = {value}\n", "pyproject.toml")
         status, _, err = box.run("check", "train.py")
-        assert (status, "'yaml' is not one of text, json" in err) == (2, True)
+        assert (status, "'yaml' is no format; use one of text, json" in err) == (
+            2,
+            True,
+        )

@@ -94,7 +94,7 @@ WRONG = {
     "json json": "would both go to standard output",
     "json=same junit=./same": "would be written to this file",
     "json=": "give a file behind the =",
-    "yaml": "'yaml' is not one of text, json",
+    "yaml": "'yaml' is no format; use one of text, json",
     "json=gone/r.json": "gone/r.json cannot be written",
     "json=.": ". is a folder",
     "json=same --output same": "would be written to this file",
