@@ -24,6 +24,7 @@ class Oracle:
     def __init__(self, against: frozenset[str] = frozenset(), splits: str = "") -> None:
         self._against, self.splits = against, splits
         self._said: dict[str, bool] = {}
+        self.effort = 0  # statements gone through by it; who walks counts them
         self.is_ranked = False  # whether anything rested on the rank; who asks notes it
         self.asked: dict[str, bool] = {}  # by key, whether it is local
 

@@ -25,6 +25,10 @@ from distdoctor.lint.walked_steps import (
 )
 
 _MOST_VARIANTS = 24
+_FEWEST_VARIANTS = 2
+_MOST_STATEMENTS = 2000
+"""Of one function and all that it calls, in all variants together, as far as no fewer
+variants are tried: large programs would take most of the time."""
 
 
 class How(StrEnum):
@@ -105,7 +109,11 @@ def _within(graph: CallGraph, scope: Scope) -> Iterator[Parting]:
     yield from _parted(graph, scope, plain)
     if not plain.is_ranked and not asks_for_rank(scope):
         return
-    for key, is_local in [*plain.asked.items()][:_MOST_VARIANTS]:
+    variants = max(_FEWEST_VARIANTS, _MOST_STATEMENTS // max(1, plain.effort))
+    asked = [*plain.asked.items()][:_MOST_VARIANTS]
+    # Tests of what each rank has of its own part them most often.
+    asked.sort(key=lambda one: not one[1])
+    for key, is_local in asked[:variants]:
         against = frozenset({key})
         yield from _parted(graph, scope, Oracle(against))
         if is_local:
@@ -163,6 +171,7 @@ def _walked(
         for walk in walks:
             walk.go(scope)
             oracle.is_ranked |= walk.is_ranked
+            oracle.effort += walk.effort
     except (TooLong, RecursionError):
         return []
     return walks

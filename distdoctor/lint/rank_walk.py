@@ -102,6 +102,11 @@ class RankWalk:
         ]
 
     @property
+    def effort(self) -> int:
+        """How many statements were gone through."""
+        return _MOST_STATEMENTS - self._left
+
+    @property
     def is_ranked(self) -> bool:
         """Whether anything rested on the rank, or on what each rank has of its own."""
         return self._reader.is_ranked
