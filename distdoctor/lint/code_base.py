@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -109,6 +109,17 @@ class ProgramFile:
     def lines(self) -> list[str]:
         """Its lines, as Python counts them: a form feed ends none."""
         return re.split(r"\r\n|\r|\n", self.text)
+
+    @cached_property
+    def texts(self) -> Counter[str]:
+        """How often each text, or keyword of a call, stands in it."""
+        found: Counter[str] = Counter()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found[node.value] += 1
+            elif isinstance(node, ast.keyword) and node.arg:
+                found[node.arg] += 1
+        return found
 
     def named(self, name: str) -> list[Scope]:
         """Functions of this simple name, methods included."""

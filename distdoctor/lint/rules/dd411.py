@@ -47,7 +47,6 @@ Left alone
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -90,11 +89,7 @@ def _texts(reading: Reading, file: ProgramFile) -> Counter[str]:
     """How often each text, or keyword, stands in a file and those it goes with."""
     found: Counter[str] = Counter()
     for one in reading.code.around(file):
-        for node in ast.walk(one.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found[node.value] += 1
-            elif isinstance(node, ast.keyword) and node.arg:
-                found[node.arg] += 1
+        found.update(one.texts)
     return found
 
 
