@@ -338,14 +338,21 @@ class RankWalk:
         """
         return 1 if self._loops else 2
 
+    def _round(
+        self, body: Sequence[ast.stmt], frame: RankFrame
+    ) -> tuple[Way | None, Value]:
+        self._loops += 1
+        try:
+            return self._block(body, frame)
+        finally:
+            self._loops -= 1
+
     def _rounds(
         self, node: ast.For | ast.AsyncFor, items: Sequence[Value], frame: RankFrame
     ) -> tuple[Way | None, Value]:
         for item in items:
             self._bind(node.target, item, frame)
-            self._loops += 1
-            way, value = self._block(node.body, frame)
-            self._loops -= 1
+            way, value = self._round(node.body, frame)
             if way is Way.BREAK:
                 return None, None
             if way not in {None, Way.CONTINUE}:
@@ -361,9 +368,7 @@ class RankWalk:
             if not self._truth(node.test, frame, True):
                 self._turn(CodeSpot(frame.scope, node), False)
                 break
-            self._loops += 1
-            way, value = self._block(node.body, frame)
-            self._loops -= 1
+            way, value = self._round(node.body, frame)
             if way is Way.BREAK:
                 return None, None
             if way not in {None, Way.CONTINUE}:
