@@ -23,6 +23,13 @@ With two ranks there is no majority; both sides are shown:
     rank 0 | reduce_scatter_tensor(432)@zero.py:31...
     rank 1 | reduce_scatter_tensor(480)@zero.py:31!
 
+Of a job that nobody watched, gloo's last words are left: it had sent a rank more than
+its call has room for:
+
+    rank 0 | start=2  message_too_large(received=148,expected=4,aborted=0)
+           | fail=EnforceNotMet^  exit=134!
+    rank 1 | start=2  fail=RuntimeError^  exit=1
+
 Well
 ----
 Sizes change from step to step, on all ranks alike:
@@ -51,13 +58,17 @@ Remedy
 ------
 Make the size the same on all ranks: pad to the largest (agree on it by an `all_reduce`
 with MAX), drop the last incomplete batch, or use an operation with explicit splits.
+Where only gloo's last words are left, run the job under `distdoctor check`, or once
+more with `TORCH_DISTRIBUTED_DEBUG=DETAIL`: both name the two calls.
 
 Known problems
 --------------
 Where a rank leaves a loop over parameters early, its next call meets a larger or
-smaller one of the others and may be told here, though a call was left out (DD108).
-Elements are counted and not understood: two tensors of one size that have nothing to do
-with each other pass (DD107 looks at their lines and names).
+smaller one of the others and may be told here, though a call was left out (DD108). Of a
+job that nobody watched gloo tells two sizes and no calls; that too is told here, as
+likely, though it may be a call that was left out. Elements are counted and not
+understood: two tensors of one size that have nothing to do with each other pass (DD107
+looks at their lines and names).
 
 References
 ----------
@@ -76,6 +87,7 @@ from distdoctor.analysis.collectives.horovod_refusals import HorovodRefusal
 from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.failures.large_messages import large_messages
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Finding, Severity
@@ -89,6 +101,7 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """The meetings at which the numbers of elements differ."""
     yield from findings(run, Cause.NUMEL)
+    yield from large_messages(run)
     require_whole(run)
 
 

@@ -81,8 +81,9 @@ Remedy
 Repair the line that raised. If a rank may meet bad data, catch the error where it
 arises and let all ranks decide together what to do; never communicate in a `finally:`
 or an `except:` that only one rank can reach. If the kernel killed it for want of
-memory, give the job more, or start fewer ranks and loader workers on the machine. If
-only NCCL's RAS tells of it, look at its output, and at `dmesg` and the network of its
+memory, give the job more, or start fewer ranks and loader workers on the machine. A
+rank that aborted itself has said why on its stderr: look at that file, too. If only
+NCCL's RAS tells of it, look at its output, and at `dmesg` and the network of its
 host.
 
 Known problems
@@ -161,7 +162,8 @@ def _sentence(death: Death | DeathOnTheWay | LostRanks) -> str:
         came_of_it = (
             f"{named(missed.ranks)} {wait} for it in {missed.op} ({missed.where})"
         )
-    return f"{_how(death)}; {came_of_it}."
+    unexplained = _UNEXPLAINED if death.unexplained else ""
+    return f"{_how(death)}; {came_of_it}.{unexplained}"
 
 
 def _how(death: Death) -> str:
@@ -175,6 +177,8 @@ def _how(death: Death) -> str:
             return f"{capital(named(death.ranks))} ended by {how}({status}) at {place}"
         case Ended(status=None):
             how = "ended without a word"
+        case Ended(status=status) if status == _SIGABRT_AS_SHELL:
+            how = "aborted itself (signal 6)"
         case Ended(status=status):
             assert status is not None
             how = f"was killed by signal {status - 128}"
@@ -183,4 +187,9 @@ def _how(death: Death) -> str:
     return f"{capital(named(death.ranks))} {how}"
 
 
-_SIGKILL_AS_SHELL = 128 + 9
+_SIGABRT_AS_SHELL, _SIGKILL_AS_SHELL = 128 + 6, 128 + 9
+
+_UNEXPLAINED = (
+    " Why is not in what was read: its stderr tells. It may be a fault of its native "
+    "code, or gloo's answer to calls of the ranks that do not match (DD102, DD108)."
+)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from distdoctor.model.cut_texts import first_line
 from distdoctor.model.events import (
     Batch,
     Busy,
@@ -181,7 +182,7 @@ def pointers(
 def failed(ranks: Iterable[int], failure: Failure) -> str:
     """That ranks raised, what and where."""
     text = _OBJECT.sub(r"a \1", failure.message)
-    message = f" ({text.splitlines()[0][:120]})" if text else ""
+    message = f" ({first_line(text, 120)})" if text else ""
     at = f" at {failure.place}" if failure.place else ""
     return f"{capital(named(ranks))} raised {failure.error}{message}{at}"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from signal import Signals
 
+from distdoctor.model.cut_texts import first_line
 from distdoctor.model.events import Call, Ended, Failure, Left, Quit
 from distdoctor.model.run import Run, named
 
@@ -44,8 +45,8 @@ def fell_before(run: Run) -> bool:
 
 def in_words(failure: Failure) -> str:
     """An exception with its message, shortened, and where it was raised."""
-    message = failure.message.splitlines()
-    text = f": {message[0][:160]}" if message else ""
+    message = first_line(failure.message, 160)
+    text = f": {message}" if message else ""
     return f"{failure.error}{text}" + (f" at {failure.place}" if failure.place else "")
 
 

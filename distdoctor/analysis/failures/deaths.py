@@ -31,7 +31,7 @@ from distdoctor.model.events import (
     Started,
     State,
 )
-from distdoctor.model.findings import Location, Role
+from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.run import Run
 
 
@@ -261,12 +261,15 @@ class Death:
         by: What ended the first of them: an exception, its own code, or a signal.
         missed: What came of it.
         starved: That the machine had no memory left, in words; see `Run.starved`.
+        unexplained: It aborted itself in a job that nobody watched, and what it printed
+            then is not known: it may have been a peer's fault.
     """
 
     ranks: tuple[int, ...]
     by: Failure | Ended | Quit
     missed: MissedCalls
     starved: str = ""
+    unexplained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +297,7 @@ class _DeathFields(TypedDict):
     cause: Failure | Ended | Quit
     elsewhere: tuple[Location, ...]
     facts: Death
+    certainty: Certainty
 
 
 def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _DeathFields:
@@ -304,6 +308,7 @@ def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _DeathFields:
             cause=failure,
             elsewhere=at(failure, dead, f"raised {failure.error}"),
             facts=Death(tuple(dead), failure, missed),
+            certainty=Certainty.PROVED,
         )
     quit_ = _gave_up(run, dead[0])
     if quit_ is not None:
@@ -311,13 +316,17 @@ def _as_death(run: Run, dead: list[int], missed: MissedCalls) -> _DeathFields:
             cause=quit_,
             elsewhere=where_it_quit(run, quit_),
             facts=Death(tuple(dead), quit_, missed),
+            certainty=Certainty.PROVED,
         )
     end = _killed_by(run, dead[0])
     assert end is not None
+    by_itself = _sent_by_itself(run, end)
+    unexplained = end.status == _ABORTED and not by_itself and "run" not in run.evidence
     return _DeathFields(
         cause=end,
-        elsewhere=(*_sent_by_itself(run, end), *_last_line(run, dead)),
-        facts=Death(tuple(dead), end, missed, run.starved),
+        elsewhere=(*by_itself, *_last_line(run, dead)),
+        facts=Death(tuple(dead), end, missed, run.starved, unexplained),
+        certainty=Certainty.LIKELY if unexplained else Certainty.PROVED,
     )
 
 
@@ -361,6 +370,8 @@ def _sent_by_itself(run: Run, end: Ended) -> tuple[Location, ...]:
 
 _BY_SIGNAL = 128
 """What a shell adds to the signal's number in the status of a process."""
+
+_ABORTED = _BY_SIGNAL + 6
 
 
 def _last_line(run: Run, dead: Iterable[int]) -> tuple[Location, ...]:

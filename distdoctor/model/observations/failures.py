@@ -59,4 +59,16 @@ class OpenNegotiation(Overdue):
     longest: float = 0.0  # that ranks had waited for each other before
 
 
-KINDS = (TimedOut, Enqueued, OpenNegotiation)
+@value(frozen=True, slots=True, kw_only=True)
+class MessageTooLarge(Observation):
+    """Gloo ended a process, since a peer sent it more than its collective awaits.
+
+    Source: `gloo/transport/tcp/pair.cc`, "op.preamble.length <= op.nbytes".
+    """
+
+    received: int = -1  # bytes that a peer sent; -1: not known
+    expected: int = -1  # bytes that there is room for
+    aborted: tuple[int, ...] = ()  # ranks that it ended; empty: not known which
+
+
+KINDS = (TimedOut, Enqueued, OpenNegotiation, MessageTooLarge)

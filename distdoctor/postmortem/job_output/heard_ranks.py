@@ -44,6 +44,7 @@ class HeardRank:
         starved: It was ended for want of memory.
         barrier: The monitored barrier that it gave up.
         joined: It had joined the job.
+        overrun: Gloo ended it, for a peer's message was larger than it had room for.
     """
 
     raised: list[Heard] = field(default_factory=list)
@@ -54,6 +55,7 @@ class HeardRank:
     starved: bool = False
     barrier: says.BarrierTimeout | None = None
     joined: bool = False
+    overrun: bool = False
 
 
 def is_secondary(heard: Heard) -> bool:
@@ -84,7 +86,7 @@ class HeardRanks:
         lacking: By rank, the tensors that Horovod's stall inspector missed of it last.
         stopped_pids: Processes that a launcher ended.
         cancelled: Who ended the job from outside, and why; empty: nobody.
-        sizes_unlike: What gloo said of a message of another size; empty: nothing.
+        sizes_unlike: What gloo said first of a message of another size.
     """
 
     def __init__(self, hearing: Hearing, evidence: Evidence) -> None:
@@ -101,7 +103,7 @@ class HeardRanks:
         self.stalled: set[int] = set()
         self.lacking: dict[int, str] = {}
         self.cancelled = ""
-        self.sizes_unlike = ""
+        self.sizes_unlike: says.SizesUnlike | None = None
         self._pids: dict[int, int] = {}
         self._forced_pids: set[int] = set()
         self._ended_tasks: set[tuple[tuple[int, ...], int]] = set()
@@ -191,6 +193,10 @@ class HeardRanks:
                 self._take_task(what, by_torchrun)
             case says.Stalled() | says.BarrierTimeout() | says.Crashed():
                 self._take_stuck(heard, what, rank)
+            case says.SizesUnlike():
+                self.sizes_unlike = self.sizes_unlike or what
+                if rank >= 0:
+                    self._of(rank).overrun = True
             case _:
                 self._take_of_machine(what)
 
@@ -278,8 +284,6 @@ class HeardRanks:
                 self.remark(f"{by} ended the job: {why}" + f", on {host}" * bool(host))
             case says.GpuFault(device=device, xid=xid, words=words):
                 self.remark(f"the driver reported Xid {xid} of GPU {device}: {words}")
-            case says.SizesUnlike(words=words):
-                self.sizes_unlike = words
 
     def _starve(self, words: str) -> None:
         reported = "the kernel's out-of-memory killer struck meanwhile"

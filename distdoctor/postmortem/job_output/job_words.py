@@ -161,9 +161,17 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class SizesUnlike:
-    """Gloo ended the process, because a peer's message has another size."""
+    """Gloo ended the process, because a peer's message has another size.
+
+    Attributes:
+        words: The line.
+        received: Bytes that the peer sent; -1: not told.
+        expected: Bytes for which there was room.
+    """
 
     words: str
+    received: int = -1
+    expected: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,10 @@ _XID = re.compile(
     r"(?:pid=(?P<pid>\d{1,10}))?(?P<words>.{0,200})"
 )
 _SPAWNED = re.compile(r"-- Process (?P<number>\d{1,6}) terminated with the following")
+_SIZES = re.compile(
+    r"op\.preamble\.length <= op\.nbytes\."
+    r"(?: (?P<received>\d{1,18}) vs (?P<expected>\d{1,18})\b)?"
+)
 _RESTARTED = re.compile(
     r"attempts left; will restart worker group|Restarting worker group"
 )
@@ -366,7 +370,13 @@ def _spawned(text: str) -> Said | None:
 
 
 def _sizes(text: str) -> Said | None:
-    return SizesUnlike(text.strip()[:400]) if "op.preamble.length" in text else None
+    if not (found := _SIZES.search(text)):
+        return None
+    return SizesUnlike(
+        text.strip()[:400],
+        int(found["received"] or -1),
+        int(found["expected"] or -1),
+    )
 
 
 def _restarted(text: str) -> Said | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from distdoctor.model.cut_texts import first_line
 from distdoctor.model.events import (
     BadAddress,
     Call,
@@ -20,6 +21,7 @@ from distdoctor.model.observations.failures import (
     STALL,
     WATCHDOG,
     Enqueued,
+    MessageTooLarge,
     TimedOut,
 )
 from distdoctor.model.run import Run, named
@@ -66,6 +68,7 @@ class _Telling:
             self.ranks.setdefault(self._waiting(), HeardRank())
         for rank in sorted(self.ranks):
             self._tell_rank(rank, self.evidence.world_size, failed)
+        self._tell_of_sizes()
         self._tell_the_rest(failed)
 
     def _tell_of_starts(self) -> None:
@@ -75,7 +78,7 @@ class _Telling:
             if isinstance(raised, PrintedException) and not is_secondary(reported):
                 at = f" at {raised.place}" if raised.place else ""
                 who = f"rank {reported.rank}" if reported.rank >= 0 else "a rank"
-                message = raised.message[:160].partition("\n")[0]
+                message = first_line(raised.message, 160)
                 self.heard.remark(
                     "the ranks were started anew; this is the last start. Before, "
                     f"{who} had raised {raised.error} ({message}){at}"
@@ -242,9 +245,38 @@ class _Telling:
                 "DistBackendError",
                 "its watchdog ended the process: a call timed out",
             )
-        if self.heard.sizes_unlike:
-            return "EnforceNotMet", self.heard.sizes_unlike
+        if self.heard.sizes_unlike is not None:
+            return "EnforceNotMet", self.heard.sizes_unlike.words
         return None
+
+    def _tell_of_sizes(self) -> None:
+        """That a peer's message was larger than a collective awaits, and whose end."""
+        said = self.heard.sizes_unlike
+        if said is None or not self.ranks:
+            return
+        aborted = [
+            rank
+            for rank, one in sorted(self.ranks.items())
+            if one.overrun or (one.status == _ABORTED and not one.stopped)
+        ]
+        if not aborted:  # it prints no traceback, and its peers do
+            silent = [
+                rank
+                for rank in range(self.evidence.world_size)
+                if rank not in self.ranks or not self.ranks[rank].raised
+            ]
+            aborted = silent if len(silent) == 1 else []
+        rank = min(aborted or self.ranks)
+        self.evidence.life.setdefault(rank, [])
+        self.evidence.add(
+            rank,
+            MessageTooLarge(
+                rank=rank,
+                received=said.received,
+                expected=said.expected,
+                aborted=tuple(aborted),
+            ),
+        )
 
     def _tell_the_rest(self, failed: bool) -> None:
         """Calls, exceptions without a rank, and what ended the whole job."""
