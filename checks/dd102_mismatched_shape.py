@@ -23,8 +23,8 @@ With two ranks there is no majority; both sides are shown:
     rank 0 | reduce_scatter_tensor(432)@zero.py:31...
     rank 1 | reduce_scatter_tensor(480)@zero.py:31!
 
-Of a job that nobody watched, gloo's last words are left: it had sent a rank more than
-its call has room for:
+Of a job that nobody watched, gloo's last words are left: a rank was sent a message
+larger than its call expects:
 
     rank 0 | start=2  message_too_large(received=148,expected=4,aborted=0)
            | fail=EnforceNotMet^  exit=134!

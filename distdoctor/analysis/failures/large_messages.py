@@ -57,14 +57,15 @@ def _words(first: MessageTooLarge) -> str:
     several = len(first.aborted) > 1
     its, it = ("their", "them") if several else ("its", "it")
     if first.received >= 0 and first.expected >= 0:
-        more = (
-            f"{first.received:,} bytes, and {its} call has room for {first.expected:,}"
+        message = (
+            f"a message of {first.received:,} bytes where {its} call expects at most "
+            f"{first.expected:,}"
         )
     else:
-        more = f"more bytes than {its} call has room for"
+        message = f"a message larger than {its} call expects"
     verb = "were" if several else "was"
     return (
-        f"{capital(who)} {verb} sent {more}, so gloo ended {it}: the ranks brought "
+        f"{capital(who)} {verb} sent {message}, so gloo ended {it}: the ranks brought "
         "tensors of different sizes to one collective, or one side is in a call that "
         "the other did not make (DD108) or makes elsewhere (DD101). Which of them "
         "strayed, this output does not tell."

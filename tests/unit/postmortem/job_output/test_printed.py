@@ -61,7 +61,9 @@ def test_each_victims_error_is_not_told_beside_the_cause() -> None:
 def test_of_messages_that_do_not_fit_the_sizes_and_the_victims_line_are_told() -> None:
     (finding,) = report_on(PRINTED / "shape.log").findings
     assert finding.certainty == "likely"
-    assert "Rank 0 was sent 8 bytes, and its call has room for 4" in finding.summary
+    assert (
+        "sent a message of 8 bytes where its call expects at most 4" in finding.summary
+    )
     assert [(one.line, one.ranks) for one in finding.locations] == [(79, [1])]
 
 
