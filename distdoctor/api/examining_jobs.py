@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from distdoctor.api.examination_result import Examination
 from distdoctor.errors import DistdoctorError, LaunchRefused, LeavingsMissing
 
 if TYPE_CHECKING:
-    from distdoctor.cli.options import Judged
+    from distdoctor.checking.judged_run import Judged
     from distdoctor.launch.job import Job
     from distdoctor.launch.subprocess_runner import Output
 
@@ -66,77 +67,34 @@ def check(
         RuntimeError: The supervisor failed; this says nothing about the job.
     """
     # Here and below, so that `import distdoctor` does not wait for it.
-    from distdoctor.cli.check import keep_verdict, shown
-    from distdoctor.cli.record_folder import record_folder, tidy
-    from distdoctor.cli.second_look import (
-        attempted,
-        is_tied,
-        look_again,
-        may_look_again,
-    )
+    from distdoctor.checking.kept_runs import keep
+    from distdoctor.checking.record_folders import record_folder, tidy
+    from distdoctor.checking.second_look import is_worth_it, look_again
     from distdoctor.journal.private_files import make_private_folder
-    from distdoctor.launch.command import Launcher
-    from distdoctor.launch.job import job_of, require_space
 
-    path = _script(script)
-    if (path is None) == (command is None):
-        raise LaunchRefused("check takes a script, or command=[…]")
-    if command is not None and arguments:
-        raise LaunchRefused("arguments of a command stand in the command itself")
+    asked = _asked(script, arguments, command, launcher, device)
     if budget < 1 or steps < 0:
         raise LaunchRefused("budget is to be 1 second or more, and steps 0 or more")
-    _require(launcher, [one.value for one in Launcher], "launcher")
-    _require(device, ["auto", "cpu", "cuda"], "device")
-    given = list(map(str, command if command is not None else arguments))
     wanted = None if record is None else Path(record)
     with record_folder(wanted, "record=") as folder:
-        job = job_of(path, given, nproc, Launcher(launcher), folder / "logs")
-        needed = job.expected or job.ranks
-        try:
-            require_space(folder, needed)
-        except LaunchRefused:  # unless old records are in the way
-            if wanted is not None:
-                raise
-            tidy(beside=folder)
-            require_space(folder, needed)
-        run_it = partial(_run, device=device, steps=steps, shorten=not (full or steps))
-        try:
-            output = run_it(job, folder, budget_s=budget)
-        except KeyboardInterrupt as interruption:
-            if any(folder.glob("*.journal")):
-                interruption.add_note(
-                    "distdoctor ended the job; what was seen until then: "
-                    f"distdoctor.examine({str(folder)!r})"
-                )
-            raise
-        kept = str(record or "")
-        judged = _judged(folder, kept)
+        run = partial(_run, asked, steps=steps, shorten=not (full or steps))
+        job, output = run(nproc, folder, budget, wanted)
+        outputs = [output]
+        judged = _judged(folder, wanted)
 
         def judge_more(ranks: int, budget_s: float) -> Judged:
-            nonlocal output
             more = make_private_folder(folder / f"with-{ranks}")
-            further = job_of(path, given, ranks, Launcher(launcher), more / "logs")
-            require_space(more, ranks)
-            output = run_it(further, more, budget_s=budget_s)
-            return _judged(more, kept)
+            outputs.append(run(ranks, more, budget_s, more)[1])
+            return _judged(more, wanted)
 
-        if is_tied(judged.report) and may_look_again(
-            job, path, is_default=nproc is None
-        ):
-            judged = look_again(
-                judged, budget, lambda n, s: attempted(partial(judge_more, n, s))
-            )
-        verdict = judged.report.verdict
-        keep = wanted is not None or verdict != "well"
-        if keep and judged.folder is not None:
-            judged.report.run.record = shown(judged.folder)
-            keep_verdict(folder, verdict)
-        if not keep:
+        if is_worth_it(judged.report, job, asked.path, is_default=nproc is None):
+            judged = look_again(judged, budget, judge_more)
+        if not keep(judged, folder, wanted):
             shutil.rmtree(folder, ignore_errors=True)
         if wanted is None:
             with suppress(OSError, DistdoctorError):
                 tidy(beside=folder)
-    return _examination(judged, output)
+    return _examination(judged, outputs[-1])
 
 
 def examine(folder: str | Path) -> Examination:
@@ -152,7 +110,7 @@ def examine(folder: str | Path) -> Examination:
         RecordUnreadable: It holds no run, or one that cannot be read.
         LeavingsMissing: The traces tell of no job of ranks.
     """
-    from distdoctor.cli.examine import judged_at
+    from distdoctor.checking.judged_records import judged_at
 
     with _judging:
         judged = judged_at((str(folder),))
@@ -172,8 +130,8 @@ def autopsy(*what: int | str | Path) -> Examination:
     Raises:
         LeavingsMissing: Nothing there tells of a job, or the processes are of several.
     """
+    from distdoctor.checking.judged_run import Judged
     from distdoctor.cli.autopsy import judged_leavings, looked_at
-    from distdoctor.cli.options import Judged
     from distdoctor.postmortem.living.autopsy_of_processes import Which
 
     pids = [one for one in what if isinstance(one, int)]
@@ -225,47 +183,97 @@ def _require(value: str, known: Sequence[str], option: str) -> None:
         raise LaunchRefused(f"{option}={value!r}: give one of {', '.join(known)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be run: a script, or a whole command."""
+
+    path: Path | None
+    given: tuple[str, ...]
+    launcher: str
+    device: str
+
+
+def _asked(
+    script: object,
+    arguments: Sequence[str],
+    command: Sequence[str] | None,
+    launcher: str,
+    device: str,
+) -> _Asked:
+    """What was asked for.
+
+    Raises:
+        LaunchRefused: It makes no sense.
+    """
+    from distdoctor.launch.command import Launcher
+
+    path = _script(script)
+    if (path is None) == (command is None):
+        raise LaunchRefused("check takes a script, or command=[…]")
+    if command is not None and arguments:
+        raise LaunchRefused("arguments of a command stand in the command itself")
+    _require(launcher, [one.value for one in Launcher], "launcher")
+    _require(device, ["auto", "cpu", "cuda"], "device")
+    given = tuple(map(str, command if command is not None else arguments))
+    return _Asked(path, given, launcher, device)
+
+
 def _run(
-    job: Job, folder: Path, *, device: str, steps: int, shorten: bool, budget_s: float
-) -> Output:
+    asked: _Asked,
+    nproc: int | None,
+    folder: Path,
+    budget_s: float,
+    wanted: Path | None,
+    *,
+    steps: int,
+    shorten: bool,
+) -> tuple[Job, Output]:
     """Run a job to its end, with its record in a folder."""
-    from distdoctor.cli.check import require_codes
+    from distdoctor.checking.named_checks import require_codes
+    from distdoctor.checking.record_folders import require_room
+    from distdoctor.launch.command import Launcher
     from distdoctor.launch.gpus import require_gpus
-    from distdoctor.launch.job import plan_of
+    from distdoctor.launch.job import job_of, plan_of
     from distdoctor.launch.subprocess_runner import supervise_in_subprocess
 
-    if device == "cuda":
+    launcher = Launcher(asked.launcher)
+    job = job_of(asked.path, list(asked.given), nproc, launcher, folder / "logs")
+    require_room(folder, job.expected or job.ranks, wanted)
+    if asked.device == "cuda":
         require_gpus(job.command)
     plan = plan_of(
         job,
         folder,
         steps=steps,
         budget_s=budget_s,
-        device=device,
+        device=asked.device,
         shorten=shorten,
         nccl_log=True,
     )
     require_codes(plan)
-    return supervise_in_subprocess(plan, own=job.own)
+    try:
+        return job, supervise_in_subprocess(plan, own=job.own)
+    except KeyboardInterrupt as interruption:
+        if any(folder.glob("*.journal")):
+            interruption.add_note(
+                "distdoctor ended the job; what was seen until then: "
+                f"distdoctor.examine({str(folder)!r})"
+            )
+        raise
 
 
-def _judged(folder: Path, kept: str) -> Judged:
-    from distdoctor.cli.options import Judged
+def _judged(folder: Path, wanted: Path | None) -> Judged:
+    from distdoctor.checking.judged_run import Judged
 
     with _judging:
-        return Judged.of_record(folder, kept=kept)
+        return Judged.of_record(folder, kept=str(wanted or ""))
 
 
 def _examination(judged: Judged, output: Output | None = None) -> Examination:
-    from distdoctor.cli.options import ReportOptions
-
-    options = ReportOptions(
-        forms=(), output=None, strict=False, allow_incomplete=False, verbose=False
-    )
     return Examination(
         judged.report,
         judged.run,
-        judged.status(options),
+        judged.status(),
         stdout=output.stdout if output is not None else "",
         stderr=output.stderr if output is not None else "",
     )

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.checking.judged_run import Judged
 from distdoctor.cli.completed_words import jobs
-from distdoctor.cli.options import Judged, ReportOptions, report_options
+from distdoctor.cli.options import (
+    ReportOptions,
+    report_options,
+    status_of,
+    write_reports,
+)
 from distdoctor.cli.ras_option import ask_ras, ras_option
 from distdoctor.errors import LeavingsMissing
 
@@ -127,9 +133,9 @@ def run(
         which = _which(pids, name, everything, native, worker_server)
         until = time.monotonic() + at_most_s if watch else None
         judgements = _living(which, pause_s, until)
-    first, *others = map(Judged, judgements)
-    first.write(report, others)
-    statuses = [one.status(report) for one in (first, *others)]
+    judged = [Judged(one) for one in judgements]
+    write_reports(judged, report)
+    statuses = [status_of(one, report) for one in judged]
     click.get_current_context().exit(min(statuses, key=(1, 3, 4, 0).index))
 
 

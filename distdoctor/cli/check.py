@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from distdoctor.checking.judged_run import Judged
+from distdoctor.checking.kept_runs import keep
+from distdoctor.checking.named_checks import require_codes
+from distdoctor.checking.record_folders import record_folder, require_room, tidy
+from distdoctor.checking.second_look import is_worth_it, look_again
 from distdoctor.cli.check_options import CheckOptions, check_options
-from distdoctor.cli.options import Judged, ReportOptions, report_options
-from distdoctor.cli.record_folder import record_folder, tidy
-from distdoctor.cli.screen import Screen
-from distdoctor.cli.second_look import (
-    attempted,
-    is_tied,
-    look_again,
-    may_look_again,
+from distdoctor.cli.options import (
+    ReportOptions,
+    report_options,
+    status_of,
+    write_reports,
 )
+from distdoctor.cli.screen import Screen
 from distdoctor.errors import (
-    CheckUnknown,
     DistdoctorError,
-    LaunchRefused,
-    RecordUnreadable,
 )
 from distdoctor.journal.private_files import make_private_folder
 from distdoctor.launch.gpus import require_gpus
@@ -66,13 +66,7 @@ def run(
         if options.device == "cuda":
             require_gpus(job.command)
         needed = len(played) or job.expected or job.ranks
-        try:
-            require_space(folder, needed, in_turn=bool(played))
-        except LaunchRefused:  # unless old records are in the way
-            if record is not None:
-                raise
-            tidy(beside=folder)
-            require_space(folder, needed, in_turn=bool(played))
+        require_room(folder, needed, record, in_turn=bool(played))
         plan = options.plan(job, folder, options.budget)
         require_codes(plan)
         again = options.resuming(asked, folder) or options.referring(
@@ -83,7 +77,7 @@ def run(
         divert = report.diverts
         meanwhile = partial(_prepare, folder if record is None else None)
         interrupted = _watched(partial(_run, options, plan, again), divert, meanwhile)
-        judgement = Judged.of_record(folder, kept=str(record or ""))
+        judged = Judged.of_record(folder, kept=str(record or ""))
 
         def judge_more(ranks: int, budget_s: float) -> Judged | None:
             more = make_private_folder(folder / f"with-{ranks}")
@@ -97,22 +91,14 @@ def run(
         if (
             plain
             and not interrupted
-            and is_tied(judgement.report)
-            and may_look_again(job, options.script, is_default=is_default)
+            and is_worth_it(judged.report, job, options.script, is_default=is_default)
         ):
-            judgement = look_again(
-                judgement,
-                options.budget,
-                lambda n, s: attempted(partial(judge_more, n, s)),
-            )
-        keep = record is not None or judgement.report.verdict != "well"
-        if keep and judgement.folder is not None:
-            judgement.report.run.record = shown(judgement.folder)
-            keep_verdict(folder, judgement.report.verdict)
-        judgement.write(report)
-        if not keep:
+            judged = look_again(judged, options.budget, judge_more)
+        is_kept = keep(judged, folder, record)
+        write_reports([judged], report)
+        if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-        context.exit(interrupted or judgement.status(report))
+        context.exit(interrupted or status_of(judged, report))
 
 
 def _run(
@@ -155,21 +141,6 @@ def _watched(
     return 0
 
 
-def require_codes(plan: Plan) -> None:
-    """Raise unless all checks are there that the project's settings name.
-
-    Raises:
-        LaunchRefused: One is not, or has no such threshold.
-    """
-    if plan.ignored or plan.thresholds:
-        from distdoctor.judging import load_checks
-
-        try:
-            load_checks({**{code: {} for code in plan.ignored}, **plan.thresholds})
-        except CheckUnknown as error:
-            raise LaunchRefused(f"pyproject.toml, tool.distdoctor: {error}") from error
-
-
 def _prepare(new: Path | None = None) -> None:
     """Load what will judge, while the job's launcher and its ranks load torch.
 
@@ -194,22 +165,3 @@ def _load_checks() -> None:
             load_checks()
             importlib.import_module("distdoctor.report.text")
             importlib.import_module("numpy.ma")  # by `numpy.unique`, when it is called
-
-
-def keep_verdict(folder: Path, verdict: str) -> None:
-    """Write the verdict into the record, for the list of records."""
-    from distdoctor.journal import folder as record
-
-    with suppress(OSError, RecordUnreadable):
-        manifest = record.read_manifest(folder)
-        manifest.verdict = verdict
-        record.write(folder, record.MANIFEST, manifest)
-
-
-def shown(folder: Path) -> str:
-    """A folder as the reader would type it."""
-    with suppress(ValueError, OSError):  # where the reader was may be gone
-        return str(folder.relative_to(Path.cwd()))
-    with suppress(ValueError, RuntimeError):
-        return f"~/{folder.relative_to(Path.home())}"
-    return str(folder)

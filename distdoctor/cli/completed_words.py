@@ -30,7 +30,7 @@ def kept_records(
     _context: click.Context, _parameter: click.Parameter, begun: str
 ) -> list[CompletionItem]:
     """Folders of records that were kept, the latest first; else any file."""
-    from distdoctor.cli.options import records
+    from distdoctor.checking.record_folders import records
 
     folder = records()
     try:

@@ -8,7 +8,8 @@ import sys
 import click
 
 from distdoctor import __version__
-from distdoctor.cli.options import JSON, list_format_option, records
+from distdoctor.checking.record_folders import records
+from distdoctor.cli.options import JSON, list_format_option
 
 
 @click.command(

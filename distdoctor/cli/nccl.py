@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distdoctor.cli.options import Judged, ReportOptions, report_options
+from distdoctor.checking.judged_run import Judged
+from distdoctor.cli.options import ReportOptions, report_options, write_and_leave
 from distdoctor.errors import LeavingsMissing
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def run(logs: tuple[str, ...], report: ReportOptions) -> None:
     tell of calls, too.
     """
     judged = Judged(_judgement(list(logs)))
-    judged.write(report)
-    click.get_current_context().exit(judged.status(report))
+    write_and_leave(judged, report)
 
 
 def _judgement(logs: list[str]) -> Judgement:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -23,23 +23,10 @@ from distdoctor.errors import RecordUnreadable
 from distdoctor.report.formats import TEXT
 
 if TYPE_CHECKING:
-    from distdoctor.judging import Judgement
+    from distdoctor.checking.judged_run import Judged
 
 
 JSON = "json"
-
-
-def records() -> Path:
-    """Where records of runs lie that nobody gave a folder for."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return Path(cache or _home() / ".cache") / "distdoctor" / "runs"
-
-
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:  # a user without a name, as containers have them
-        return Path("/")
 
 
 Command = Callable[..., Any]
@@ -134,91 +121,65 @@ def report_options(command: Command) -> Command:
     return bundled(command, "report", ReportOptions, _REPORT)
 
 
-class Judged:
-    """A run, judged: what to print and how to leave."""
+def write_reports(judged: Sequence[Judged], options: ReportOptions) -> None:
+    """Write reports wherever they are wanted.
 
-    def __init__(self, judgement: Judgement, folder: Path | None = None) -> None:
-        """Take what was found.
+    Args:
+        judged: One run, or those of several jobs, whose reports stand in one text.
+        options: Where, and how.
 
-        Args:
-            judgement: The run and its report.
-            folder: The record folder it was judged from; none: from anything else.
-        """
-        self.run, self.report = judgement.run, judgement.report
-        self.folder = folder
+    Raises:
+        BrokenPipeError: Nobody reads standard output any more.
+        RecordUnreadable: A file, or standard output, cannot be written; the other
+            ones are.
+    """
+    failed: list[RecordUnreadable] = []
+    for target in options.targets:
+        text = rendered(judged, target, options)
+        try:
+            if target.path is None:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            else:
+                target.path.write_text(text, encoding="utf-8")
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = str(target.path or "standard output")
+            failed.append(_unwritten(judged[0], where, error))
+    if failed:
+        raise failed[0]
 
-    @classmethod
-    def of_record(cls, folder: Path, kept: str) -> Judged:
-        """Judge the run in a record folder.
 
-        Args:
-            folder: The record folder.
-            kept: Its name for the report, if it stays.
+def _unwritten(judged: Judged, where: str, error: OSError) -> RecordUnreadable:
+    kept = judged.report.run.record
+    return RecordUnreadable(
+        f"the report cannot be written to {where}: {error.strerror}; "
+        f"verdict: {judged.report.verdict}" + (f", kept in {kept}" if kept else "")
+    )
 
-        Raises:
-            RecordUnreadable: It holds no run, or one that cannot be read.
-        """
-        # Here, so that --help and explain do not wait for numpy.
-        from distdoctor.journal.folder import read_manifest
-        from distdoctor.judging import judge, judge_run
-        from distdoctor.postmortem.own_nccl_logs import with_nccl_logs
-        from distdoctor.postmortem.own_records import is_whole, read_record
 
-        if is_whole(read_manifest(folder)):
-            return cls(judge(folder, kept, with_nccl_logs), folder)
-        rest = read_record(folder)
-        judgement = judge_run(rest.run, rest.manifest, kept, rest.earlier)
-        return cls(judgement, folder)
+def write_and_leave(judged: Judged, options: ReportOptions) -> NoReturn:
+    """Write the report of a command that judges one run, and leave with its status.
 
-    def write(self, options: ReportOptions, others: Sequence[Judged] = ()) -> None:
-        """Write the report wherever it is wanted.
+    Args:
+        judged: The run.
+        options: Where, how, and what counts.
+    """
+    write_reports([judged], options)
+    click.get_current_context().exit(status_of(judged, options))
 
-        Args:
-            options: Where, and how.
-            others: Of other jobs, whose reports follow in the same text.
 
-        Raises:
-            BrokenPipeError: Nobody reads standard output any more.
-            RecordUnreadable: A file, or standard output, cannot be written; the other
-                ones are.
-        """
-        failed: list[RecordUnreadable] = []
-        for target in options.targets:
-            text = rendered((self, *others), target, options)
-            try:
-                if target.path is None:
-                    sys.stdout.write(text)
-                    sys.stdout.flush()
-                else:
-                    target.path.write_text(text, encoding="utf-8")
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                where = str(target.path or "standard output")
-                failed.append(self._unwritten(where, error))
-        if failed:
-            raise failed[0]
+def status_of(judged: Judged, options: ReportOptions) -> int:
+    """The exit status, with what the options count.
 
-    def _unwritten(self, where: str, error: OSError) -> RecordUnreadable:
-        kept = self.report.run.record
-        return RecordUnreadable(
-            f"the report cannot be written to {where}: {error.strerror}; "
-            f"verdict: {self.report.verdict}" + (f", kept in {kept}" if kept else "")
-        )
-
-    def status(self, options: ReportOptions) -> int:
-        """Exit status of the examination."""
-        findings = self.report.findings
-        if self.report.verdict == "sick":
-            return 1
-        if options.strict and any(
-            finding.severity == "warning" for finding in findings
-        ):
-            return 1
-        if self.report.checks.crashed:
-            return 3
-        incomplete = self.report.verdict == "unknown"
-        return 4 if incomplete and not options.allow_incomplete else 0
+    Args:
+        judged: The run.
+        options: Whether warnings and gaps count.
+    """
+    return judged.status(
+        strict=options.strict, allow_incomplete=options.allow_incomplete
+    )
 
 
 def rendered(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from distdoctor.checking.record_folders import record_folder, tidy
 from distdoctor.cli.node_options import node_options
-from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.errors import LaunchRefused
 from distdoctor.report.plain_text import plain_lines
 

@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 
 import click
 
-from distdoctor.cli.options import JSON, list_format_option, records
-from distdoctor.cli.record_folder import (
+from distdoctor.checking.record_folders import (
     DAYS,
     DAYS_VARIABLE,
     GIB,
     GIB_VARIABLE,
     limit,
+    records,
 )
+from distdoctor.cli.options import JSON, list_format_option
 
 _GIB = 2**30
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from distdoctor.cli.options import JSON, list_format_option, records
+from distdoctor.checking.record_folders import records
+from distdoctor.cli.options import JSON, list_format_option
 from distdoctor.errors import LeavingsMissing, NothingToWatch
 from distdoctor.report.formats import TEXT
 

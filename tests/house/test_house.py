@@ -50,11 +50,13 @@ MAY_IMPORT = {
     "judging": "errors model journal catalogue examination report lint",
     # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
     "watching": "errors model analysis journal postmortem report",
+    # What the three ways in have in common.
+    "checking": "errors journal launch postmortem report judging",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
-    "examination report judging watching lint",
+    "examination report judging watching lint checking",
     "pytest_plugin": "errors model journal probes launch catalogue report judging",
     # It judges by the same ways as the commands.
-    "api": "errors model catalogue journal launch postmortem report cli",
+    "api": "errors model catalogue journal launch postmortem report checking cli",
     "testing": "model",
     "equivalence": "errors model journal probes",
     "__main__": "cli",

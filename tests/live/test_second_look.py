@@ -5,7 +5,7 @@ from pathlib import Path
 from by_rule.running import Runner
 from real_runs import check_forked
 
-from distdoctor.cli.second_look import RANKS
+from distdoctor.checking.second_look import RANKS
 
 SIZES = """
 import torch

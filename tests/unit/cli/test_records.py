@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 from command_box import Box
 
+from distdoctor.checking.record_folders import record_folder, records, tidy
 from distdoctor.cli import app
-from distdoctor.cli.options import records
-from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal import folder as record
 from distdoctor.journal.folder import Manifest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distdoctor.cli.second_look import is_tied, look_again, may_look_again
+from distdoctor.checking.second_look import is_tied, look_again, may_look_again
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.job import Job, job_of
 

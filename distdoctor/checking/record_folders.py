@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from distdoctor.cli.options import records
 from distdoctor.errors import LaunchRefused
 from distdoctor.journal.private_files import make_private_folder, sharing_problem
 from distdoctor.journal.record_lock import RecordLock
@@ -23,6 +22,19 @@ GIB_VARIABLE = "DISTDOCTOR_RECORDS_GIB"
 
 DAYS, GIB = 30.0, 4.0
 """What holds where nothing is said."""
+
+
+def records() -> Path:
+    """Where records of runs lie that nobody gave a folder for."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache or _home() / ".cache") / "distdoctor" / "runs"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without a name, as containers have them
+        return Path("/")
 
 
 @contextmanager
@@ -61,6 +73,32 @@ def record_folder(wanted: Path | None, option: str, kind: str = "") -> Iterator[
         raise
     finally:
         lock.release()
+
+
+def require_room(
+    folder: Path, ranks: int, wanted: Path | None, *, in_turn: bool = False
+) -> None:
+    """Raise unless a record of so many ranks fits; old ones may have to go for it.
+
+    Args:
+        folder: The record folder.
+        ranks: How many will write.
+        wanted: Where the user wants it; None: among the other records.
+        in_turn: One rank writes after the other.
+
+    Raises:
+        LaunchRefused: It does not fit.
+    """
+    # Here, so that what needs no job does not wait for what starts one.
+    from distdoctor.launch.job import require_space
+
+    try:
+        require_space(folder, ranks, in_turn=in_turn)
+    except LaunchRefused:  # unless old records are in the way
+        if wanted is not None:
+            raise
+        tidy(beside=folder)
+        require_space(folder, ranks, in_turn=in_turn)
 
 
 def limit(variable: str, otherwise: float) -> float:

@@ -16,7 +16,7 @@ from distdoctor.errors import LaunchRefused
 from distdoctor.launch.job import DEFAULT_RANKS, Job
 
 if TYPE_CHECKING:
-    from distdoctor.cli.options import Judged
+    from distdoctor.checking.judged_run import Judged
     from distdoctor.report.schema import FindingData, Report
 
 RANKS = (3, 4)
@@ -30,6 +30,20 @@ _TIES = re.compile(r"DD10[1-8]")
 
 _ENDS = frozenset({"DD202"})
 """Codes of ranks that died: what ranks do that cannot be divided."""
+
+
+def is_worth_it(
+    report: Report, job: Job, script: Path | None, *, is_default: bool
+) -> bool:
+    """Whether more ranks may decide what two did not, and may be started.
+
+    Args:
+        report: Of the two.
+        job: Theirs.
+        script: The user's program; None: the command is the user's own.
+        is_default: Nobody gave a number of ranks.
+    """
+    return is_tied(report) and may_look_again(job, script, is_default=is_default)
 
 
 def may_look_again(job: Job, script: Path | None, *, is_default: bool) -> bool:
@@ -64,14 +78,18 @@ def look_again(
         first: What two ranks did.
         budget_s: Of all runs together.
         judge: Starts the job with so many ranks and so many seconds, and judges that;
-            None if it could not be started, or was interrupted.
+            None if it was interrupted. It may raise LaunchRefused: it cannot be
+            started so.
     """
     left_s = budget_s - first.report.run.seconds
     tried: list[str] = []
     for ranks in RANKS:
         if left_s < LEAST_S:
             break
-        further = judge(ranks, left_s)
+        try:
+            further = judge(ranks, left_s)
+        except LaunchRefused:
+            break
         if further is None:
             break
         tried.append(str(ranks))
@@ -92,14 +110,6 @@ def look_again(
             "have no majority, and that did not decide it either"
         )
     return first
-
-
-def attempted(start: Callable[[], Judged | None]) -> Judged | None:
-    """What a start gives; None where the job cannot be started so."""
-    try:
-        return start()
-    except LaunchRefused:
-        return None
 
 
 def _errors(report: Report) -> Iterator[FindingData]:

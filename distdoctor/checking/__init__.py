@@ -1,0 +1,1 @@
+"""What `check` and `examine` do, whoever asks: a terminal, Python or pytest."""
