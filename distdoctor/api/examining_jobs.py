@@ -6,20 +6,18 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdoctor.api.examination_result import Examination
+from distdoctor.checking.asked_jobs import BUDGET_S, asked_job
 from distdoctor.errors import DistdoctorError, LaunchRefused, LeavingsMissing
 
 if TYPE_CHECKING:
     from distdoctor.checking.judged_run import Judged
     from distdoctor.launch.job import Job
     from distdoctor.launch.subprocess_runner import Output
-
-_BUDGET_S = 120.0  # as for `distdoctor check`
+    from distdoctor.launch.supervisor import Plan
 
 _judging = threading.Lock()
 """Judging switches the garbage collector, and thresholds of checks: one at a time."""
@@ -32,7 +30,7 @@ def check(
     command: Sequence[str] | None = None,
     launcher: str = "auto",
     device: str = "auto",
-    budget: float = _BUDGET_S,
+    budget: float = BUDGET_S,
     steps: int = 0,
     full: bool = False,
     record: str | Path | None = None,
@@ -72,19 +70,26 @@ def check(
     from distdoctor.checking.second_look import is_worth_it, look_again
     from distdoctor.journal.private_files import make_private_folder
 
-    asked = _asked(script, arguments, command, launcher, device)
-    if budget < 1 or steps < 0:
-        raise LaunchRefused("budget is to be 1 second or more, and steps 0 or more")
+    asked = asked_job(
+        "check",
+        _script(script),
+        arguments,
+        command,
+        launcher=launcher,
+        device=device,
+        budget=budget,
+        steps=steps,
+        full=full,
+    )
     wanted = None if record is None else Path(record)
     with record_folder(wanted, "record=") as folder:
-        run = partial(_run, asked, steps=steps, shorten=not (full or steps))
-        job, output = run(nproc, folder, budget, wanted)
-        outputs = [output]
+        job, plan = asked.plan(nproc, folder, budget, wanted)
+        outputs = [_supervised(job, plan)]
         judged = _judged(folder, wanted)
 
         def judge_more(ranks: int, budget_s: float) -> Judged:
             more = make_private_folder(folder / f"with-{ranks}")
-            outputs.append(run(ranks, more, budget_s, more)[1])
+            outputs.append(_supervised(*asked.plan(ranks, more, budget_s, more)))
             return _judged(more, wanted)
 
         if is_worth_it(judged.report, job, asked.path, is_default=nproc is None):
@@ -178,81 +183,13 @@ def _script(script: object) -> Path | None:
     return path
 
 
-def _require(value: str, known: Sequence[str], option: str) -> None:
-    if value not in known:
-        raise LaunchRefused(f"{option}={value!r}: give one of {', '.join(known)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is to be run: a script, or a whole command."""
-
-    path: Path | None
-    given: tuple[str, ...]
-    launcher: str
-    device: str
-
-
-def _asked(
-    script: object,
-    arguments: Sequence[str],
-    command: Sequence[str] | None,
-    launcher: str,
-    device: str,
-) -> _Asked:
-    """What was asked for.
-
-    Raises:
-        LaunchRefused: It makes no sense.
-    """
-    from distdoctor.launch.command import Launcher
-
-    path = _script(script)
-    if (path is None) == (command is None):
-        raise LaunchRefused("check takes a script, or command=[…]")
-    if command is not None and arguments:
-        raise LaunchRefused("arguments of a command stand in the command itself")
-    _require(launcher, [one.value for one in Launcher], "launcher")
-    _require(device, ["auto", "cpu", "cuda"], "device")
-    given = tuple(map(str, command if command is not None else arguments))
-    return _Asked(path, given, launcher, device)
-
-
-def _run(
-    asked: _Asked,
-    nproc: int | None,
-    folder: Path,
-    budget_s: float,
-    wanted: Path | None,
-    *,
-    steps: int,
-    shorten: bool,
-) -> tuple[Job, Output]:
-    """Run a job to its end, with its record in a folder."""
-    from distdoctor.checking.named_checks import require_codes
-    from distdoctor.checking.record_folders import require_room
-    from distdoctor.launch.command import Launcher
-    from distdoctor.launch.gpus import require_gpus
-    from distdoctor.launch.job import job_of, plan_of
+def _supervised(job: Job, plan: Plan) -> Output:
+    """Run a job to its end, in a process of its own, and keep what it prints."""
     from distdoctor.launch.subprocess_runner import supervise_in_subprocess
 
-    launcher = Launcher(asked.launcher)
-    job = job_of(asked.path, list(asked.given), nproc, launcher, folder / "logs")
-    require_room(folder, job.expected or job.ranks, wanted)
-    if asked.device == "cuda":
-        require_gpus(job.command)
-    plan = plan_of(
-        job,
-        folder,
-        steps=steps,
-        budget_s=budget_s,
-        device=asked.device,
-        shorten=shorten,
-        nccl_log=True,
-    )
-    require_codes(plan)
+    folder = plan.folder
     try:
-        return job, supervise_in_subprocess(plan, own=job.own)
+        return supervise_in_subprocess(plan, own=job.own)
     except KeyboardInterrupt as interruption:
         if any(folder.glob("*.journal")):
             interruption.add_note(

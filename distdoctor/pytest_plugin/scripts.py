@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distdoctor.errors import LaunchRefused
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from distdoctor.launch.job import Job
     from distdoctor.report.schema import FindingData, Report
 
-_BUDGET_S = 120.0  # as for `distdoctor check`
+_BUDGET_S = 120.0  # as `BUDGET_S` of `asked_jobs`, which is not imported here
 _FAILED = pytest.StashKey[bool]()
 _JUDGED = pytest.StashKey["list[Report]"]()
 
@@ -102,43 +101,35 @@ class ScriptChecker:
         """
         __tracebackhide__ = True
         # Only where a script is run: this module is imported by every pytest.
-        from distdoctor.judging import judge
-        from distdoctor.launch.command import Launcher
-        from distdoctor.launch.gpus import require_gpus
-        from distdoctor.launch.job import job_of, plan_of, require_space
+        from distdoctor.checking.asked_jobs import asked_job
+        from distdoctor.checking.judged_run import Judged
         from distdoctor.launch.subprocess_runner import supervise_in_subprocess
         from distdoctor.report import text
 
-        if (script is None) == (command is None):
-            raise LaunchRefused("check_script takes a script, or command=[…]")
-        if command is not None and arguments:
-            raise LaunchRefused("arguments of a command stand in the command itself")
-        given = list(arguments) if command is None else [*map(str, command)]
-        found = None if script is None else self._found(Path(script))
+        asked = asked_job(
+            "check_script",
+            None if script is None else self._found(Path(script)),
+            arguments,
+            command,
+            launcher=launcher,
+            device=device,
+            budget=budget,
+            steps=steps,
+            full=full,
+        )
         folder = self._folders.mktemp("distdoctor-record")
         self._made.append(folder)
-        job = job_of(found, given, nproc, Launcher(launcher), folder / "logs")
-        if device == "cuda":
-            require_gpus(job.command)
-        require_space(folder, job.expected or job.ranks)
-        plan = plan_of(
-            job,
-            folder,
-            steps=steps,
-            budget_s=budget,
-            device=device,
-            shorten=not (full or steps),
-        )
+        job, plan = asked.plan(nproc, folder, budget, folder)
         with self._room(job, device) as environment:
             output = supervise_in_subprocess(plan, own=job.own, environment=environment)
         sys.stdout.write(output.stdout)
         sys.stderr.write(output.stderr)
-        judgement = judge(folder)
-        report = judgement.report
+        judged = Judged.of_record(folder, kept="")
+        report = judged.report
         if report.verdict != "well":
             report.run.record = str(folder)
         self._item.stash.setdefault(_JUDGED, []).append(report)
-        report_text = text.render(report, judgement.run)
+        report_text = text.render(report, judged.run)
         run = ScriptRun(report, report_text, output.stdout, output.stderr)
         if run.codes:  # for JUnit
             self._item.user_properties.append(("distdoctor", " ".join(run.codes)))

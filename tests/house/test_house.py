@@ -54,7 +54,8 @@ MAY_IMPORT = {
     "checking": "errors journal launch postmortem report judging",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
     "examination report judging watching lint checking",
-    "pytest_plugin": "errors model journal probes launch catalogue report judging",
+    "pytest_plugin": "errors model journal probes launch catalogue report judging "
+    "checking",
     # It judges by the same ways as the commands.
     "api": "errors model catalogue journal launch postmortem report checking cli",
     "testing": "model",

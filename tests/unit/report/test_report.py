@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
+from drawn_reports import SICK, WELL
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination.concluding import conclude
@@ -21,18 +22,6 @@ from distdoctor.report.compose import compose
 from distdoctor.report.schema import SCHEMA, Report, json_schema
 
 SOURCE = "\n".join(f"line_{n}()" for n in range(1, 30))
-
-SICK = """
-    rank 0 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-    rank 1 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-    rank 2 | start=4  all_reduce(4)@train.py:7  barrier@train.py:12...
-    rank 3 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-"""
-
-WELL = """
-    rank 0 | start=2  all_reduce(4)@train.py:7  leave  exit=0
-    rank 1 | start=2  all_reduce(4)@train.py:7  leave  exit=0
-"""
 
 
 def report_of(run: Run, script: str = "train.py") -> Report:

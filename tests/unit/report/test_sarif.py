@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from drawn_reports import SICK, WELL
 
 from distdoctor.catalogue import every_check, manuals
 from distdoctor.examination.concluding import conclude
@@ -19,18 +20,6 @@ from distdoctor.pytest_plugin.session_report import write_session
 from distdoctor.report import sarif
 from distdoctor.report.compose import compose
 from distdoctor.report.schema import Report, session_schema
-
-SICK = """
-    rank 0 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-    rank 1 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-    rank 2 | start=4  all_reduce(4)@train.py:7  barrier@train.py:12...
-    rank 3 | start=4  all_reduce(4)@train.py:7  all_reduce(4)@train.py:7!
-"""
-
-WELL = """
-    rank 0 | start=2  all_reduce(4)@train.py:7  leave  exit=0
-    rank 1 | start=2  all_reduce(4)@train.py:7  leave  exit=0
-"""
 
 _TEXT = {
     "type": "object",
