@@ -58,7 +58,7 @@ def headline(outcome: Outcome, timeout_s: float) -> str:
     """One line on what happened: finding, ranks and source line where known."""
     if outcome.refused:
         return outcome.refused
-    parts = [_finding_line(finding) for finding in outcome.findings]
+    parts = [finding_line(finding) for finding in outcome.findings]
     parts += [outcome.remark] * bool(outcome.remark)
     parts += [
         f"rank {rank} {_ended(status)}" for rank, status in sorted(outcome.died.items())
@@ -77,7 +77,12 @@ def headline(outcome: Outcome, timeout_s: float) -> str:
     return "; ".join(parts) or "the test did not end as it should"
 
 
-def _finding_line(finding: FindingData) -> str:
+def finding_line(finding: FindingData) -> str:
+    """Code, name, ranks and source line of a finding.
+
+    Args:
+        finding: The finding.
+    """
     who = f" {named(ranks)}" if (ranks := concerned(finding)) else ""
     at = ""
     if finding.locations:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from distdoctor.pytest_plugin.headline import finding_line
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 
@@ -192,6 +193,25 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, None, None]:
     report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
     if judged := item.stash.get(_JUDGED, []):
         give(report, judged)
+        if report.failed:
+            _shorten_summary(report, judged)
         item.stash[_JUDGED] = []
     if report.failed:
         item.stash[_FAILED] = True
+
+
+def _shorten_summary(report: pytest.TestReport, judged: list[Report]) -> None:
+    """Have pytest's short summary name what was found, and not repeat the report.
+
+    Under CI pytest prints the whole message of an exception there.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        lines = [
+            finding_line(finding)
+            for one in judged
+            for finding in one.findings
+            if finding.severity == "error"
+        ]
+        first = crash.message.partition("\n")[0]
+        crash.message = ": ".join([first, "; ".join(lines)] if lines else [first])

@@ -50,7 +50,10 @@ def records(pytester: pytest.Pytester) -> list[Path]:
     return [*(pytester.path / "base").rglob("*.journal")]
 
 
-def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
+def test_a_script_is_run_judged_and_told(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "1")  # so that pytest cuts no line of its summary
     """Sick and well, through xdist, with other people's children in the process."""
     pytester.makepyfile(train=SICK, fine=WELL)
     pytester.makepyfile(
@@ -88,6 +91,9 @@ def test_a_script_is_run_judged_and_told(pytester: pytest.Pytester) -> None:
             "*kept in *",
         ]
     )
+    (summary,) = [one for one in result.outlines if one.startswith("FAILED ")]
+    assert "not well: DD108 skipped collective: rank 0 at " in summary
+    assert summary.endswith("train.py:9")
     log = json.loads((pytester.path / "out" / "report.json").read_text())
     assert [report["verdict"] for report in log["reports"]] == ["sick", "well"]
     kept = Path(log["reports"][0]["run"]["record"])
