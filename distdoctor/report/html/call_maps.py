@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from distdoctor.analysis.collectives.alignment import Alignment, alignments
 from distdoctor.model.events import SETUP, State
 from distdoctor.model.operations import NOT_SEEN
-from distdoctor.model.run import Run, named, ranges
+from distdoctor.model.run import Run, named
+from distdoctor.report.html.map_words import summary
 from distdoctor.report.html.shown_text import shown, shown_place
 from distdoctor.report.schema import Report
 
@@ -60,7 +61,6 @@ MOST_ROWS = 64
 _LAST = 48  # columns of one call each
 _EARLIER = 72  # columns of several calls
 _MOST_MAPS = 6
-_MOST_KINDS = 4  # of calls told of one meeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _map(run: Run, aligned: Alignment, marks: dict[int, str]) -> CallMap:
         told=told,
         shapes=tuple((CELL_NAMES[code], _path(grid, code, rows, xs)) for code in kinds),
         xs=xs,
-        summary=_summary(run, aligned),
+        summary=summary(run, aligned),
         notes=tuple(_notes(aligned, len(rows), len(columns))),
         present=tuple((CELL_NAMES[code], CELL_WORDS[code]) for code in kinds),
     )
@@ -362,47 +362,6 @@ def _texts(
             known[key] = texts.setdefault(text, len(texts))
         told.flat[place] = known[key]
     return tuple(texts), tuple(tuple(line) for line in told.tolist())
-
-
-def _summary(run: Run, aligned: Alignment) -> str:
-    """What the map shows, for those who do not see it."""
-    members = [rank for rank in aligned.group.ranks if rank not in run.unseen]
-    unlike = np.flatnonzero(~aligned.equal)
-    short = np.flatnonzero(aligned.counts < len(members))
-    group = shown(aligned.group.name, 80)
-    count = len(aligned.ordinals)
-    head = f"{count:,} collective{'s' * (count != 1)} on {group} can be compared"
-    if not len(unlike) and not len(short):
-        return f"{head}; all {len(members):,} seen ranks made all of them alike."
-    parts = [head]
-    if len(unlike):
-        ordinal = int(aligned.ordinals[unlike[0]])
-        kinds = "; ".join(_kinds(run, aligned, int(unlike[0])))
-        first = f"the first is call {ordinal:,}: {kinds}" if kinds else ""
-        verb = "was" if len(unlike) == 1 else "were"
-        parts.append(f"{len(unlike):,} {verb} not made alike, {first}")
-    if len(short):
-        meeting = aligned.meeting(run, int(short[0]))
-        absent = [rank for rank in meeting.absent if rank not in run.unseen]
-        came = f"the first is call {meeting.ordinal:,}, of {named(absent)}"
-        verb = "was" if len(short) == 1 else "were"
-        parts.append(f"{len(short):,} {verb} not seen of all, {came}")
-    return "; ".join(parts) + "."
-
-
-def _kinds(run: Run, aligned: Alignment, n: int) -> Iterator[str]:
-    """Who made which call at a meeting, those of most ranks first."""
-    sides: dict[int, list[int]] = {}
-    meeting = aligned.meeting(run, n)
-    for row in meeting.rows.values():
-        sides.setdefault(int(run.calls["signature"][row]), []).append(row)
-    ordered = sorted(sides.values(), key=len, reverse=True)
-    for rows in ordered[:_MOST_KINDS]:
-        call = run.call(rows[0])
-        ranks = ranges(run.calls["rank"][rows].tolist())
-        yield f"{shown(str(call), 160)} on {'rank' + 's' * (len(rows) > 1)} {ranks}"
-    if len(ordered) > _MOST_KINDS:
-        yield f"and {len(ordered) - _MOST_KINDS} more kinds"
 
 
 def _notes(aligned: Alignment, rows: int, columns: int) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,12 +13,12 @@ from distdoctor.analysis.deadlock.recorded_waits import recorded_waits
 from distdoctor.analysis.deadlock.wait_for_graph import Wait, gone, standstill
 from distdoctor.model.events import BLOCKED, State
 from distdoctor.model.run import Run, named
+from distdoctor.report.html.box_layout import arrow, box_places
 from distdoctor.report.html.shown_text import shown, shown_place
 from distdoctor.report.schema import Report
 
 _MOST_NODES = 16
 _MOST_ROWS = 64
-_WIDE, _HIGH = 250, 50
 NOBODY = "No rank was seen to wait in a call of communication at the end."
 NO_CALLS_SEEN = "No calls of ranks were recorded, so nothing tells who waits."
 NOT_KNOWN = (
@@ -145,7 +144,8 @@ def _picture(run: Run, waits: Mapping[int, Sequence[Wait]], lead: str) -> WaitPi
     parts = [(one.ranks, "waits") for one in stands] + others
     shown_parts = parts[:_MOST_NODES]
     edges = sorted(_edges(stands, shown_parts))
-    places, width, height = _places(len(shown_parts), edges, len(stands))
+    pairs = {(a, b) for a, b, _ in edges}
+    places, width, height = box_places(len(shown_parts), pairs, len(stands))
     nodes = []
     for n, (ranks, kind) in enumerate(shown_parts):
         doing, at = _OTHER.get(kind, ""), ""
@@ -155,7 +155,7 @@ def _picture(run: Run, waits: Mapping[int, Sequence[Wait]], lead: str) -> WaitPi
     return WaitPicture(
         nodes=tuple(nodes),
         edges=tuple(
-            WaitEdge(a, b, how, _arrow(nodes[a], nodes[b], (b, a) in _pairs(edges)))
+            WaitEdge(a, b, how, arrow(places[a], places[b], is_bent=(b, a) in pairs))
             for a, b, how in edges
         ),
         width=width,
@@ -255,74 +255,6 @@ def _edges(
                 if ranks & missing and other != n:
                     found.add((n, other, how))
     return found
-
-
-def _pairs(edges: Sequence[tuple[int, int, str]]) -> set[tuple[int, int]]:
-    return {(a, b) for a, b, _ in edges}
-
-
-def _places(
-    count: int, edges: Sequence[tuple[int, int, str]], waiting: int
-) -> tuple[list[tuple[int, int]], int, int]:
-    """Left upper corners of the nodes, and the size of the drawing."""
-    pairs = _pairs(edges)
-    mutual = any(a < waiting and b < waiting for a, b in pairs)
-    if mutual and count > 2:
-        return _on_a_circle(count)
-    awaited = {b for _, b in pairs}
-    if count == 1:
-        return [(4, 4)], _WIDE + 8, _HIGH + 8
-    right = [n for n in range(count) if n in awaited and (n >= waiting or mutual)]
-    right = right if len(right) < count else right[1:]
-    right = right or [count - 1]
-    left = [n for n in range(count) if n not in right]
-    tall = max(len(left), len(right)) * (_HIGH + 24)
-    places = [(0, 0)] * count
-    for column, x in ((left, 4), (right, _WIDE + 170)):
-        gap = tall / max(len(column), 1)
-        for n, node in enumerate(column):
-            places[node] = (x, int(gap * n + (gap - _HIGH) / 2))
-    return places, 2 * _WIDE + 174, int(tall)
-
-
-def _on_a_circle(count: int) -> tuple[list[tuple[int, int]], int, int]:
-    across = max(250, count * 62)
-    down = max(110, count * 36)
-    places = []
-    for n in range(count):
-        angle = 2 * math.pi * n / count - math.pi / 2
-        places.append(
-            (
-                int(across * (1 + math.cos(angle))) + 4,
-                int(down * (1 + math.sin(angle))) + 4,
-            )
-        )
-    return places, 2 * across + _WIDE + 8, 2 * down + _HIGH + 8
-
-
-def _arrow(begin: WaitNode, end: WaitNode, is_mutual: bool) -> str:
-    """A curve from the edge of one box to that of the other."""
-    x1, y1 = begin.x + _WIDE / 2, begin.y + _HIGH / 2
-    x2, y2 = end.x + _WIDE / 2, end.y + _HIGH / 2
-    across, down = x2 - x1, y2 - y1
-    length = math.hypot(across, down) or 1.0
-    x1, y1 = _border(x1, y1, across, down)
-    x2, y2 = _border(x2, y2, -across, -down)
-    bend = 26 if is_mutual else 0
-    cx = (x1 + x2) / 2 - down / length * bend
-    cy = (y1 + y2) / 2 + across / length * bend
-    return f"M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"
-
-
-def _border(x: float, y: float, across: float, down: float) -> tuple[float, float]:
-    """Where a line from the middle of a box leaves it."""
-    if not across and not down:
-        return x, y
-    reach = min(
-        (_WIDE / 2 + 4) / abs(across) if across else math.inf,
-        (_HIGH / 2 + 4) / abs(down) if down else math.inf,
-    )
-    return x + across * reach, y + down * reach
 
 
 def _short(ranks: Sequence[int]) -> str:
