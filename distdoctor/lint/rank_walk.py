@@ -21,6 +21,7 @@ from distdoctor.lint.communication import (
     Deed,
 )
 from distdoctor.lint.mattering import Mattering
+from distdoctor.lint.model_calls import model_call
 from distdoctor.lint.oracle import Oracle
 from distdoctor.lint.rank_values import (
     LOCAL,
@@ -529,33 +530,9 @@ class RankWalk:
             self.writes.append((CodeSpot(scope, call), self._callers()))
             return
         if self.graph.averages(scope.source):
-            self._forward(call, frame)
-
-    def _forward(self, call: ast.Call, frame: RankFrame) -> None:
-        func, of = call.func, None
-        if isinstance(func, ast.Name | ast.Attribute):
-            of = self._reader.value(func, frame)
-            if isinstance(of, MadeThing) and of.kind in {Kind.REPLICATED, Kind.SHARDED}:
-                name = f"forward of {ast.unparse(func)}"
-                deed = Deed.FORWARD
-                if of.kind is Kind.SHARDED:
-                    name = f"{name}, which is sharded"
-                self._step(Communication(deed, name), call, frame)
-                return
-        if isinstance(func, ast.Attribute) and func.attr == "load_state_dict":
-            inner = func.value
-            if isinstance(inner, ast.Attribute) and inner.attr == "module":
-                inner = inner.value
-            of = self._reader.value(inner, frame)
-            if isinstance(of, MadeThing) and of.kind is Kind.REPLICATED:
-                name = f"load_state_dict of {ast.unparse(func.value)}"
-                self._step(Communication(Deed.LOAD, name), call, frame)
-                return
-        if isinstance(func, ast.Attribute) and func.attr == "state_dict":
-            of = self._reader.value(func.value, frame)
-            if isinstance(of, MadeThing) and of.kind is Kind.SHARDED:
-                name = f"state_dict of {ast.unparse(func.value)}, which is sharded"
-                self._step(Communication(Deed.FORWARD, name), call, frame)
+            said = model_call(call, lambda node: self._reader.value(node, frame))
+            if said is not None:
+                self._step(said, call, frame)
 
     def _step(self, told: Communication, call: ast.Call, frame: RankFrame) -> None:
         if not self._quiet and not self._over:

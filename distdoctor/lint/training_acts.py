@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,6 +80,23 @@ class Done:
             for branch in self.path
             if isinstance(branch.node, ast.If | ast.Try)
         )
+
+
+def backwards_in(loop: ast.AST | None, acts: Iterable[Done], step: Done) -> list[Done]:
+    """The backward passes in a loop that a run of the function may do beside a step.
+
+    Args:
+        loop: The loop, or one around it.
+        acts: Of a function.
+        step: Of an optimizer.
+    """
+    return [
+        one
+        for one in acts
+        if one.act is TrainingAct.BACKWARD
+        and one.goes_with(step)
+        and loop in [*one.loops()]
+    ]
 
 
 def acts_of(scope: Scope) -> list[Done]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from distdoctor.lint.code_base import Scope
-from distdoctor.lint.training_acts import Done, TrainingAct
+from distdoctor.lint.training_acts import Done, TrainingAct, backwards_in
 
 
 def window_of(test: ast.expr, scope: Scope) -> ast.expr | None:
@@ -72,13 +72,7 @@ def _is_window(
 
     A loop that trains one of two models each few batches has a backward behind it.
     """
-    backwards = [
-        one
-        for one in acts
-        if one.act is TrainingAct.BACKWARD
-        and one.goes_with(step)
-        and loop in [*one.loops()]
-    ]
+    backwards = backwards_in(loop, acts, step)
     if not backwards or any(test in one.tests_within(loop) for one in backwards):
         return False
     return all(

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from distdoctor.lint.reading import Reading
 from distdoctor.lint.source_findings import SourceFinding, inserted, line_of
-from distdoctor.lint.training_acts import TrainingAct
+from distdoctor.lint.training_acts import TrainingAct, backwards_in
 
 CODE = "DD507"
 
@@ -58,13 +58,7 @@ def find(reading: Reading) -> Iterator[SourceFinding]:
         ]
         for step in steps:
             loop = next(step.loops(), None)
-            backwards = [
-                one
-                for one in acts
-                if one.act is TrainingAct.BACKWARD
-                and one.goes_with(step)
-                and loop in [*one.loops()]
-            ]
+            backwards = backwards_in(loop, acts, step)
             if loop is None or not backwards:
                 continue
             if _CLEARED.search(reading.text_around(scope.source)):
