@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
 
+from distdoctor.analysis.causes import Cause, Divergence
+from distdoctor.analysis.divergence.skipped_calls import PartedAtCall
+from distdoctor.analysis.divergence.unequal_rounds import LeftLoop, OneMoreRound
+from distdoctor.analysis.divergence.ways_out import WayOut
+from distdoctor.analysis.source.rank_variation import Nature
 from distdoctor.catalogue import every_check
 from distdoctor.examination.examining import verdict
 from distdoctor.model.drawing import sketch
+from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Sick
 
 (CHECK,) = [check for check in every_check() if check.code == "DD108"]
@@ -166,3 +173,39 @@ def test_where_nothing_more_is_known_the_manual_is_told() -> None:
     assert isinstance(told, Sick)
     assert [one.remedy for one in told.findings] == [""]
     assert told.remedy.startswith("Take the collective out of the branch")
+
+
+LOOP, LINE = Place("t.py", 5), Place("t.py", 9)
+CALL = Call(rank=0, op="barrier", group="world", place=LINE, ordinal=4)
+
+WAY = WayOut(LINE, "if x: break", Nature.LOCAL)
+
+OF_FACTS = {
+    "left a loop": (
+        LeftLoop((1,), (0, 2), LOOP, CALL, "all_reduce", "", after_all=False),
+        "Let all ranks leave the loop at t.py:5 behind the same round: give them as "
+        "many rounds, or decide together to leave, by an `all_reduce` of the flag "
+        "(MAX).",
+    ),
+    "came through its round": (
+        LeftLoop((1,), (0, 2), LOOP, CALL, "all_reduce", "", after_all=True),
+        "",
+    ),
+    "one more round": (
+        OneMoreRound((1,), (0, 2), LOOP, "all_reduce", "", CALL, WAY),
+        "Let all ranks leave the loop at t.py:5 behind the same round: give them as "
+        "many rounds, or decide together to leave by `if x: break` (t.py:9), by an "
+        "`all_reduce` of the flag (MAX).",
+    ),
+    "alone on a way": (
+        PartedAtCall((1,), (0, 2), LOOP, "barrier", "", few=True),
+        "Let all ranks come from t.py:5 to barrier, or none: rank 1 alone does.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "cure"), OF_FACTS.values(), ids=OF_FACTS)
+def test_the_cure_names_a_loop_or_who_is_alone(facts: object, cure: str) -> None:
+    divergence = Divergence(Cause.SKIPPED, None, 0, {}, (1,), (0, 2), facts)
+    module = importlib.import_module(CHECK.examine.__module__)
+    assert module._cure(divergence) == cure
