@@ -32,19 +32,19 @@ from by_rule.programs import programs_in
 from by_rule.running import Runner
 from figures import print_table
 
-from distdoctor.lint.linting import every_rule, lint_texts
-from distdoctor.lint.source_files import SourceText
-from distdoctor.lint.source_findings import SourceFinding
-
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "tests" / "shared")]
-
-from patient_states import (  # noqa: E402
+from distdoctor.excerpts.patient_states import (
     StateUnreadable,
     in_state,
     marked_lines,
     without_marks,
 )
+from distdoctor.lint.linting import every_rule, lint_texts
+from distdoctor.lint.source_files import SourceText
+from distdoctor.lint.source_findings import SourceFinding
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "shared"))
+
 from programs import Program, programs  # noqa: E402
 
 SICK = ("patients", "guises", "systems", "textbook", "standing", "horovod")

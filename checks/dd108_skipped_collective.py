@@ -81,7 +81,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, has, on_group, s, waits
+from distdoctor.analysis.causes import (
+    Cause,
+    Divergence,
+    PartingTest,
+    capital,
+    has,
+    on_group,
+    s,
+    waits,
+)
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.excluded_ranks import KeptFromMessage
 from distdoctor.analysis.divergence.rank_guards import RankGuard
@@ -106,7 +115,7 @@ from distdoctor.analysis.divergence.unequal_rounds import (
 )
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.sentences import sentence_of
-from distdoctor.model.events import Call
+from distdoctor.model.events import WORLD, Call, Place
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.run import Run, named
 
@@ -117,8 +126,111 @@ NEEDS = (Call,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Calls that only some ranks made."""
-    yield from findings(run, Cause.SKIPPED)
+    yield from findings(run, Cause.SKIPPED, cure=_cure)
     require_whole(run)
+
+
+def _cure(divergence: Divergence) -> str:
+    """What would mend just this; empty: nothing more is known than the manual says."""
+    skipped: object = divergence
+    while isinstance(skipped, Divergence):
+        skipped = skipped.facts
+    group = divergence.group
+    everybody = "all ranks"
+    if group is not None and group.name != WORLD:
+        everybody = f"all members of {group.name}"
+    match skipped:
+        case RankGuard() if divergence.test is not None:
+            return _cure_by_rank(skipped, divergence.test, everybody)
+        case DataFork() if divergence.test is not None:
+            return _cure_by_data(skipped.op, divergence.test, _else_of_fork(skipped))
+        case AddedCall(ranks, _, op, where):
+            return (
+                f"Let {everybody} call {op}, or none: {named(ranks)} alone "
+                f"call{s(ranks)} it ({where}){_parting(divergence)}."
+            )
+        case PartedAtCall(inside, _, line, op, few=True):
+            return (
+                f"Let {everybody} come from {line} to {op}, or none: {named(inside)} "
+                f"alone do{'es' * (len(inside) == 1)}."
+            )
+        case CallsAhead(ranks, _, call, where):
+            return (
+                f"Let {everybody} make the call at {where} ({call}), or none: "
+                f"{named(ranks)} alone make{s(ranks)} it."
+            )
+        case LeftLoop(loop=loop, after_all=False) | PartedAtLoop(loop=loop):
+            return _cure_of_loop(loop)
+        case OneMoreRound(loop=loop, exit=way):
+            by = "" if way is None else f" by `{way.text}` ({way.place})"
+            return _cure_of_loop(loop, by)
+        case SkippedCall(ranks, _, call) | LeftOutCall(ranks, call) if divergence.test:
+            too = (
+                f"let {named(ranks)} call {call.op} ({call.place}) all the same"
+                f"{_zeros(call.op, ranks)}"
+            )
+            return _cure_by_data(call.op, divergence.test, too)
+    return ""
+
+
+def _parting(divergence: Divergence) -> str:
+    return "" if divergence.test is None else f"; the ways part at {divergence.test}"
+
+
+def _zeros(op: str, ranks: tuple[int, ...]) -> str:
+    """What ranks may give to a reduction that have nothing to give."""
+    has = "has" if len(ranks) == 1 else "have"
+    they = "it" if len(ranks) == 1 else "they"
+    return f", with zeros if {they} {has} nothing to give" * ("reduce" in op)
+
+
+def _cure_of_loop(loop: Place, by: str = "") -> str:
+    return (
+        f"Let all ranks leave the loop at {loop} behind the same round: give them as "
+        f"many rounds, or decide together to leave{by}, by an `all_reduce` of the flag "
+        "(MAX)."
+    )
+
+
+def _cure_by_rank(guard: RankGuard, test: PartingTest, everybody: str) -> str:
+    """Out of a test of the rank, or above it where some leave there."""
+    call, outside = guard.call, guard.outside
+    target = f"{call.op} ({call.place})"
+    it = "what leads to it" if guard.through else "it"
+    if guard.few:
+        first = f"Let {everybody} come to {target}, or none"
+        if test.leaves:
+            return f"{first}: move {it} above {test}, by which the others leave."
+        return f"{first}: move {it} out of {test}."
+    first = f"Let {named(outside)} come to {target}, too"
+    if test.leaves:
+        they = "it leaves" if len(outside) == 1 else "they leave"
+        return f"{first}, before {they} by {test}{_zeros(call.op, outside)}."
+    return f"{first}: move {it} out of {test}, or let all ranks call it there."
+
+
+def _cure_by_data(op: str, test: PartingTest, otherwise: str) -> str:
+    """By a decision that all ranks make together, since their own data part them."""
+    if test.handles:
+        return (
+            "Let the ranks decide together whether one of them has failed: "
+            "`all_reduce` a flag (MAX) behind the `try` of the `except` at "
+            f"{test.place}, and let all come to {op}, or none."
+        )
+    return (
+        f"Let the ranks decide together at {test}: `all_reduce` the flag (MAX) before "
+        f"it, and branch on the result; or {otherwise}."
+    )
+
+
+def _else_of_fork(fork: DataFork) -> str:
+    if not fork.left:
+        return f"move {fork.op} out of it"
+    they = "it leaves" if len(fork.others) == 1 else "they leave"
+    return (
+        f"let {named(fork.others)} call {fork.op} before {they}"
+        f"{_zeros(fork.op, fork.others)}"
+    )
 
 
 @sentence_of(Cause.SKIPPED)

@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import pkgutil
+import re
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from distdoctor.model.declare import Check
 
 CHECKS = "distdoctor.checks"
+
+_FEW = 3
+"""Names that are offered for one that nobody has."""
+
+_CLOSE = 0.75
+"""Of 1: how much such a name has in common with it, at least."""
 
 
 @cache
@@ -59,6 +67,36 @@ def manual_of(code: str) -> Manual:
     raise CheckUnknown(f"no check is called {code}; `distdoctor explain` lists them")
 
 
+def code_named(name: str) -> str:
+    """The code of a check, as people write it or call its disease.
+
+    Args:
+        name: "DD108", or "skipped-collective": with hyphens, spaces or underscores, in
+            any case, and each word as short as is clear.
+
+    Raises:
+        CheckUnknown: No check is called so, or several are.
+    """
+    known = names_by_code()
+    if name.strip().upper() in known:
+        return name.strip().upper()
+    given = re.split(r"[\s_-]+", name.strip().lower())
+    for code, disease in known.items():
+        if disease.split() == given:
+            return code  # though another's may begin so
+    fitting = [code for code, disease in known.items() if _begins(given, disease)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        several = ", ".join(f"{one} {known[one]}" for one in fitting)
+        raise CheckUnknown(f"{name} may be any of {several}; name one of them")
+    close = get_close_matches(" ".join(given), known.values(), _FEW, _CLOSE)
+    like = f"{', '.join(close)} is close, and " if close else ""
+    raise CheckUnknown(
+        f"no check is called {name}; {like}`distdoctor explain` lists them"
+    )
+
+
 def read_check(module: ModuleType) -> Check:
     """The check that a module declares.
 
@@ -80,6 +118,16 @@ def read_check(module: ModuleType) -> Check:
         )
     except (AttributeError, CheckMalformed) as error:
         raise CheckMalformed(f"{name}: {error}") from error
+
+
+def _begins(given: list[str], disease: str) -> bool:
+    """Whether words that were given are begins of those of a disease, in order."""
+    words = disease.split()
+    return (
+        all(given)
+        and len(given) <= len(words)
+        and all(map(str.startswith, words, given))
+    )
 
 
 def _files() -> list[Path]:

@@ -33,9 +33,10 @@ _BEGIN = """\
 
 <!-- Made by `python docs/make_checks.py` from the docstrings in checks/: edit those -->
 
-This is the manual of each check, as `distdoctor explain DD108` prints it. The drawings
-under *Sick*, *Well* and *Unknown* are tests: each is given to the check, and must get
-the verdict that it stands under. [drawings.md](drawings.md) tells how to read them.
+This is the manual of each check, as `distdoctor explain DD108` prints it, with
+code that has the disease and code that does not. The drawings under *Sick*, *Well* and
+*Unknown* are tests: each is given to the check, and must get the verdict that it stands
+under. [drawings.md](drawings.md) tells how to read them.
 
 The severity says what a finding means: an *error* hangs, crashes or trains the wrong
 thing, and makes the verdict sick; a *warning* works today and may break on more ranks,

@@ -42,7 +42,7 @@ class Program:
 def programs_in(places: Iterable[Path]) -> Iterator[Program]:
     """The programs of folders, and those that are named themselves."""
     for place in places:
-        paths = sorted(place.glob("*.py")) if place.is_dir() else [place]
+        paths = sorted(place.glob("[!_]*.py")) if place.is_dir() else [place]
         for path in paths:
             if not path.name.startswith("__"):
                 yield program_of(path)

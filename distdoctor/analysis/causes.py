@@ -80,6 +80,26 @@ SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
+class PartingTest:
+    """A test of the source at which the ways of ranks part.
+
+    Attributes:
+        text: In the words of the source, with the statement by which one leaves there.
+        place: Its line.
+        leaves: One side leaves there, by `return`, `continue`, `break` or `raise`.
+        handles: It is the handler of an exception.
+    """
+
+    text: str
+    place: Place
+    leaves: bool = False
+    handles: bool = False
+
+    def __str__(self) -> str:
+        return f"`{self.text}` ({self.place})"
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """One place where ranks part ways.
 
@@ -100,6 +120,7 @@ class Divergence:
         certainty: How sure the explanation is.
         elsewhere: Further lines that tell the story.
         details: Figures for machines.
+        test: Where in the source their ways part, where that is known.
     """
 
     why: Cause
@@ -114,6 +135,7 @@ class Divergence:
     certainty: Certainty = Certainty.PROVED
     elsewhere: tuple[Location, ...] = field(default=())
     details: dict[str, object] = field(default_factory=dict)
+    test: PartingTest | None = None
 
 
 def sides(

@@ -97,8 +97,13 @@ def _by(parting: Parting) -> str:
     node = turn.spot.node
     same = turn.spot.scope.source is _beginning(parting).scope.source
     where = f"line {turn.spot.line}" if same else _file_line(parting)
+    asked: ast.AST | None = None
     if isinstance(node, ast.If | ast.IfExp | ast.While):
-        test = f"`{short(node.test, 48)}` ({where})"
+        asked = node.test
+    elif isinstance(node, ast.expr):  # a decorator, or what stands before an `and`
+        asked = node
+    if asked is not None:
+        test = f"`{short(asked, 48)}` ({where})"
         if parting.is_local:
             return f" or not by {test}, of which each rank has its own answer"
         return f" by {test}"

@@ -485,11 +485,12 @@ class RankWalk:
             case ast.BoolOp(op=op, values=values):
                 for n, one in enumerate(values):
                     self._effects(one, frame)
-                    if n + 1 < len(values) and self._mattering.calls(
-                        values[n + 1], frame.scope
+                    if any(
+                        self._mattering.calls(later, frame.scope)
+                        for later in values[n + 1 :]
                     ):
                         holds = self._truth(one, frame, isinstance(op, ast.And))
-                        self._turn(CodeSpot(frame.scope, node), holds)
+                        self._turn(CodeSpot(frame.scope, one), holds)
                         if holds is isinstance(op, ast.Or):
                             return
                 return

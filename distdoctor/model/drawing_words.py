@@ -40,7 +40,7 @@ from distdoctor.model.events import (
 from distdoctor.model.observations import drawing_syntax
 from distdoctor.model.operations import CODE_OF
 
-_WORD = re.compile(
+WORD = re.compile(
     r"(?P<name>[a-z_]+)"
     r"(?:=(?P<value>[^@\s]*?))?"
     r"(?:\((?P<tensors>[^)\s]*)\))?"
@@ -50,6 +50,7 @@ _WORD = re.compile(
     r"(?:%(?P<thread>\d+))?"
     r"(?:\+(?P<entered>\d+)ms)?"
 )
+"""A word of any kind, in its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def read(rank: int, text: str, ordinals: dict[str, int]) -> Event:
         KeyError: It has no such field, option or ending.
         ValueError: It is no word, or a value is not of its form.
     """
-    match = _WORD.fullmatch(text)
+    match = WORD.fullmatch(text)
     if match is None:
         raise ValueError(text)
     name, value = match["name"], match["value"]

@@ -62,6 +62,7 @@ class Finding:
         certainty: How sure.
         details: Figures for machines, JSON-able.
         severity: If it is another than its check's.
+        remedy: What would mend just this; empty: what the check's manual says.
     """
 
     message: str
@@ -72,6 +73,7 @@ class Finding:
     certainty: Certainty = Certainty.PROVED
     details: Mapping[str, object] = field(default_factory=dict)
     severity: Severity | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def _finding(root: RootFinding, run: Run) -> FindingData:
         evidence=list(
             dict.fromkeys([*kinds, *["stack"] * stacks, *["source"] * source])
         ),
-        remedy=sick.remedy,
+        remedy=finding.remedy or sick.remedy,
         details={
             **finding.details,
             **_standing(finding, run),

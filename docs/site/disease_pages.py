@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from patient_excerpts import Excerpt, Patient, patient
-from patient_states import StateUnreadable
-
 from distdoctor.catalogue import every_check
+from distdoctor.excerpts.patient_excerpts import CodeExcerpt, Patient, patient
+from distdoctor.excerpts.patient_states import StateUnreadable
 from distdoctor.model.declare import Check
 
 ROOT = Path(__file__).parent.parent.parent
@@ -149,7 +148,7 @@ def _code(check: Check, found: Patient | str | None) -> Iterator[str]:
     )
 
 
-def _block(excerpt: Excerpt) -> str:
+def _block(excerpt: CodeExcerpt) -> str:
     stressed = " ".join(map(str, excerpt.stressed))
     header = f'python hl_lines="{stressed}"' if stressed else "python"
     text = re.sub(r"^```", "` ` `", excerpt.text, flags=re.MULTILINE)

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,8 @@ def test_what_the_image_is_built_of_is_sent_to_it() -> None:
     """What the wheel needs, by pyproject, is not left out."""
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     needed = {"pyproject.toml", "README.md", "LICENSE", ".ci/constraints.txt"}
-    needed |= {"distdoctor", "checks", "reference_jobs"}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed |= {*settings["tool"]["setuptools"]["package-dir"].values()}
     assert {line[1:] for line in kept if line.startswith("!")} == needed
 
 

@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "checks": "errors model analysis",
     "catalogue": "errors model",
     "examination": "errors model analysis",
+    "excerpts": "",
     "compiled": "",
     "journal": "compiled errors model",
     "probes": "compiled errors model journal",
@@ -53,7 +54,7 @@ MAY_IMPORT = {
     # What the three ways in have in common.
     "checking": "errors journal launch postmortem report judging",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
-    "examination report judging watching lint checking",
+    "examination excerpts report judging watching lint checking",
     "pytest_plugin": "errors model journal probes launch catalogue report judging "
     "checking",
     # It judges by the same ways as the commands.
@@ -244,7 +245,7 @@ OF_STARTS = {"dd610_software_differs.py"}
 
 
 def test_a_check_has_its_patient_and_a_patient_its_check() -> None:
-    patients = {path.name for path in (ROOT / "fixtures" / "patients").glob("*.py")}
+    patients = {one.name for one in (ROOT / "fixtures" / "patients").glob("dd*.py")}
     assert patients == {source.name for source in CHECKS} - OF_LEAVINGS - OF_STARTS
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from built_site import build
-from patient_excerpts import patient
-from patient_states import in_state, marked_lines, without_marks
 
 from distdoctor.catalogue import manuals
 from distdoctor.cli import _COMMANDS
+from distdoctor.excerpts.patient_excerpts import patient
+from distdoctor.excerpts.patient_states import in_state, marked_lines, without_marks
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENTS = sorted((ROOT / "fixtures" / "patients").glob("dd*.py"))

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from by_rule.running import Runner
-from patient_excerpts import patient
 from programs import program
 from real_runs import check_forked, findings_of
+
+from distdoctor.excerpts.patient_excerpts import patient
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -135,7 +135,7 @@ def program(path: Path) -> Program:
 
 def programs(folder: str) -> list[Program]:
     """All of one folder of `fixtures`, by name."""
-    return [program(path) for path in sorted((FIXTURES / folder).glob("*.py"))]
+    return [program(path) for path in sorted((FIXTURES / folder).glob("[!_]*.py"))]
 
 
 _NAMES = frozenset(

@@ -8,7 +8,7 @@ is read and why the checks DD1xx and DD2xx share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from distdoctor.analysis.causes import Cause, Divergence
@@ -85,6 +85,7 @@ def findings(
     cause: Cause,
     *,
     severity: Severity | None = None,
+    cure: Callable[[Divergence], str] | None = None,
 ) -> Iterator[Finding]:
     """The divergences with one explanation, as findings.
 
@@ -92,10 +93,12 @@ def findings(
         run: The run.
         cause: The explanation.
         severity: Of these findings, where it is not the check's.
+        cure: Says what would mend one of them; empty: what the check's manual says.
     """
     for divergence in divergences(run):
         if divergence.why is cause:
-            yield replace(finding(divergence), severity=severity)
+            remedy = "" if cure is None else cure(divergence)
+            yield replace(finding(divergence), severity=severity, remedy=remedy)
 
 
 def _and_messages(run: Run, found: list[Divergence]) -> list[Divergence]:

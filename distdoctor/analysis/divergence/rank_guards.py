@@ -10,6 +10,7 @@ import numpy as np
 from distdoctor.analysis.causes import (
     Cause,
     Divergence,
+    PartingTest,
     pointers,
     where,
 )
@@ -21,6 +22,7 @@ from distdoctor.analysis.divergence.parting_branches import (
     of_group,
     parting,
 )
+from distdoctor.analysis.source.conditions import Condition, ConditionKind
 from distdoctor.model.events import Call, Ended, Place
 from distdoctor.model.findings import Certainty, Location
 from distdoctor.model.run import Run, named
@@ -42,6 +44,7 @@ class RankGuard:
         place: The line of the condition.
         few: Those who came are at fault; else those who did not.
         does: What those do for whom a layer of torch makes the call; empty: none does.
+        through: The condition decides on another call, which leads to this one.
     """
 
     inside: tuple[int, ...]
@@ -52,6 +55,7 @@ class RankGuard:
     place: Place
     few: bool
     does: str = ""
+    through: bool = False
 
 
 WRAPPED = {
@@ -223,10 +227,22 @@ def _divergence(
             found.condition.place,
             few=few,
             does="" if layer is None else layer[len(inside) > 1],
+            through=found.chain[found.at] != found.chain[-1],
         ),
         certainty=Certainty.LIKELY if tie or same_line else Certainty.PROVED,
         elsewhere=lines(found, culprits, few=few),
         details={GUARD: str(found.condition), "way": found.way()},
+        test=as_test(found.condition),
+    )
+
+
+def as_test(condition: Condition) -> PartingTest:
+    """A condition, as what the ways of ranks part at."""
+    return PartingTest(
+        str(condition),
+        condition.place,
+        leaves=condition.kind is ConditionKind.LEAVING,
+        handles=condition.kind is ConditionKind.HANDLER,
     )
 
 

@@ -23,7 +23,7 @@ from distdoctor.analysis.divergence.parting_branches import (
     of_group,
     program_of,
 )
-from distdoctor.analysis.divergence.rank_guards import GUARD, WRAPPED
+from distdoctor.analysis.divergence.rank_guards import GUARD, WRAPPED, as_test
 from distdoctor.analysis.source.conditions import Condition, ConditionKind
 from distdoctor.analysis.source.program import Program
 from distdoctor.analysis.source.rank_variation import Nature, nature, nature_of
@@ -128,6 +128,7 @@ def forked(run: Run, divergence: Divergence) -> Divergence:
             does=wrapped[len(behind) > 1] if wrapped and not left else "",
         ),
         details={**divergence.details, GUARD: str(condition)},
+        test=as_test(condition),
     )
 
 
@@ -177,4 +178,5 @@ def _with_its_fork(run: Run, divergence: Divergence) -> Divergence:
         ),
         remarks=f"{divergence.remarks} The ways part at `{condition}` "
         f"({condition.place}).",
+        test=as_test(condition),
     )

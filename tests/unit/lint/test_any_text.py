@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PROGRAMS = [
     path.read_text()
     for folder in ("patients", "guises", "near_misses", "textbook", "systems")
-    for path in sorted((ROOT / "fixtures" / folder).glob("*.py"))
+    for path in sorted((ROOT / "fixtures" / folder).glob("[!_]*.py"))
 ]
 MOST_STATEMENTS = 3_000_000
 """That may be gone through for one text of a few hundred lines."""

@@ -114,6 +114,10 @@ PARTED = {
         def main(rank):
             rank == 0 or dist.barrier()
     """,
+    "and, two of them": """
+        def main(rank, ready):
+            rank == 0 and ready and dist.barrier()
+    """,
     "the end of the process": """
         def main(rank):
             if rank > 1:
@@ -346,3 +350,22 @@ def test_who_parts_is_named_with_the_test() -> None:
     (finding,) = read(PARTED["an early return"]).findings
     assert "rank 0 alone" in finding.message
     assert "`rank != 0`" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("statement", "test"),
+    [
+        ("rank == 0 and dist.barrier()", "rank == 0"),
+        ("rank != 0 or dist.barrier()", "rank != 0"),
+        ("ready and rank == 0 and dist.barrier()", "rank == 0"),
+        ("rank == 0 and ready and dist.barrier()", "rank == 0"),
+    ],
+)
+def test_the_test_before_an_and_is_named(statement: str, test: str) -> None:
+    (finding,) = read(f"def main(rank, ready):\n    {statement}\n").findings
+    assert f" by `{test}` (line " in finding.message
+
+
+def test_a_decorator_that_parts_is_named() -> None:
+    (finding,) = read(PARTED["a decorator"]).findings
+    assert " by `rank_zero_only` (line " in finding.message

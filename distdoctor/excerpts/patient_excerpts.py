@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from patient_states import in_state, marked_lines, without_marks
+from distdoctor.excerpts.patient_states import in_state, marked_lines, without_marks
 
 _AROUND = 2
 """Lines before and behind one that matters."""
@@ -19,7 +19,7 @@ _LONGEST_DEFINITION = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class CodeExcerpt:
     """Some lines of a program.
 
     Attributes:
@@ -37,8 +37,8 @@ class Excerpt:
 class Patient:
     """A patient's program with its disease, and without."""
 
-    sick: Excerpt
-    well: Excerpt | None  # none: it has the disease in any case
+    sick: CodeExcerpt
+    well: CodeExcerpt | None  # none: it has the disease in any case
     ranks: int
 
 
@@ -90,7 +90,7 @@ def _excerpt(
     stressed: Iterable[int],
     marked: Iterable[int],
     changes: Iterable[range],
-) -> Excerpt:
+) -> CodeExcerpt:
     lines = program.splitlines()
     tree = ast.parse(program)
     most = {*stressed}
@@ -111,7 +111,7 @@ def _excerpt(
         text.append(lines[number - 1])
         numbers[number] = len(text)
         last = number
-    return Excerpt(
+    return CodeExcerpt(
         "\n".join(text).strip("\n"),
         tuple(
             numbers[n] for n in sorted(most) if n in numbers and lines[n - 1].strip()
