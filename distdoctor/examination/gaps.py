@@ -14,6 +14,7 @@ from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
 from distdoctor.analysis.failures.open_negotiations import called, open_negotiations
 from distdoctor.analysis.optimizer_step.untrained import NEVER_CALLED, untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
+from distdoctor.examination.causality import WHY_RANKS_WAIT
 from distdoctor.examination.failure_words import (
     all_in_words,
     ended_alone,
@@ -52,12 +53,15 @@ class Gap:
     ranks: tuple[int, ...] = ()  # of which it was not examined; empty: all, or none
 
 
-def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def gaps_of(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str] = ()
+) -> Iterator[Gap]:
     """What was not examined or not seen, in the order of the report.
 
     Args:
         run: The run.
         verdicts: What the checks say of it: a failure that one explains is no gap.
+        ignored: Codes of findings that are ignored, and not among the verdicts.
     """
     started = [rank for rank in run.seen if run.of(Started, rank)]
     if "run" not in run.evidence:
@@ -73,7 +77,7 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if not any(map(is_error, verdicts)):
         if not run.simulated:  # then it is told as a part not seen
             yield from _failed(run, verdicts)
-        yield from _unnamed_standstill(run)
+        yield from _unnamed_standstill(run, ignored)
         yield from _stalled(run)
     if any(one.backend == DATA_PARALLEL for n in started for one in run.of(Started, n)):
         yield Gap(
@@ -319,7 +323,7 @@ def _is_explained(verdicts: Sequence[Verdict]) -> bool:
     return any(isinstance(one, Ended) and one.status for one in shown)
 
 
-def _unnamed_standstill(run: Run) -> Iterator[Gap]:
+def _unnamed_standstill(run: Run, ignored: Sequence[str]) -> Iterator[Gap]:
     if run.stopped in STANDSTILLS:
         waiting = {
             rank
@@ -327,9 +331,13 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
             for row in run.rows_of(rank)[-1:]
             if run.calls["state"][row] in BLOCKED
         }
+        known = sorted({code for code in ignored if code in WHY_RANKS_WAIT})
+        reason = "no check knows the reason"
+        if known:
+            reason = f"the reason that {' and '.join(known)} found is ignored"
         yield Gap(
             "why the job stands still",
-            f"{named(waiting)} can never go on, and no check knows the reason",
+            f"{named(waiting)} can never go on, and {reason}",
         )
 
 
