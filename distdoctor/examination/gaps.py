@@ -14,7 +14,7 @@ from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
 from distdoctor.analysis.failures.open_negotiations import called, open_negotiations
 from distdoctor.analysis.optimizer_step.untrained import NEVER_CALLED, untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
-from distdoctor.examination.causality import WHY_RANKS_WAIT
+from distdoctor.examination.causality import CAUSES, WHY_RANKS_WAIT
 from distdoctor.examination.failure_words import (
     all_in_words,
     ended_alone,
@@ -65,7 +65,7 @@ def gaps_of(
     """
     started = [rank for rank in run.seen if run.of(Started, rank)]
     if "run" not in run.evidence:
-        yield from _unwatched_job(run, verdicts)
+        yield from _unwatched_job(run, verdicts, ignored)
         return
     for what, why in run.unread:
         yield Gap(f"what {what} tells", why)
@@ -101,7 +101,7 @@ def gaps_of(
     if run.groups_apart:
         what = f"{run.groups_apart} more groups of Ray's workers"
         yield Gap(what, "they trained beside the first, and one at a time is watched")
-    yield from _undecided(run, verdicts)
+    yield from _undecided(run, verdicts, ignored)
     yield from _not_compared(run)
     yield from _left_out(run)
     yield from _ended_early(run)
@@ -111,7 +111,9 @@ def gaps_of(
         yield Gap(what, run.unwatched[Observation], hides=False)
 
 
-def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def _unwatched_job(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str]
+) -> Iterator[Gap]:
     """What cannot be known of a job that ran without our probes."""
     how = "ran without distdoctor: this is judged from what it left"
     if not run.closed:
@@ -135,7 +137,7 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield from _recorded_waits(run)
         yield from _open_negotiations(run)
         yield from _stalled(run)
-    yield from _undecided(run, verdicts)
+    yield from _undecided(run, verdicts, ignored)
 
 
 def _open_negotiations(run: Run) -> Iterator[Gap]:
@@ -211,8 +213,11 @@ def _simulated(run: Run) -> Iterator[Gap]:
     )
 
 
-def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def _undecided(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str]
+) -> Iterator[Gap]:
     """Checks that could not decide; what was not seen at all is told above already."""
+    found = {one.code for one in verdicts if isinstance(one, Sick)}.union(ignored)
     by_reason: dict[str, list[str]] = {}
     for verdict in verdicts:
         if isinstance(verdict, Unknown) and verdict.internal:
@@ -220,6 +225,9 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             by_reason.setdefault(f"the check itself failed: {last}", []).append(
                 verdict.code
             )
+        elif isinstance(verdict, Unknown) and verdict.seen:
+            if found.isdisjoint(CAUSES.get(verdict.code, ())):
+                by_reason.setdefault(verdict.reason, []).append(verdict.code)
         elif isinstance(verdict, Unknown) and not (run.missing or run.partial):
             by_reason.setdefault(verdict.reason, []).append(verdict.code)
     for why, codes in by_reason.items():
