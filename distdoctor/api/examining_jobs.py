@@ -69,6 +69,7 @@ def check(
     from distdoctor.cli.check import keep_verdict, shown
     from distdoctor.cli.record_folder import record_folder, tidy
     from distdoctor.cli.second_look import (
+        advise_more_ranks,
         attempted,
         is_tied,
         look_again,
@@ -126,6 +127,8 @@ def check(
             judged = look_again(
                 judged, budget, lambda n, s: attempted(partial(judge_more, n, s))
             )
+        else:
+            advise_more_ranks(judged.report)
         verdict = judged.report.verdict
         keep = wanted is not None or verdict != "well"
         if keep and judged.folder is not None:

@@ -21,6 +21,7 @@ from distdoctor.cli.options import Judged, ReportOptions, report_options
 from distdoctor.cli.record_folder import record_folder, tidy
 from distdoctor.cli.screen import Screen
 from distdoctor.cli.second_look import (
+    advise_more_ranks,
     attempted,
     is_tied,
     look_again,
@@ -105,6 +106,8 @@ def run(
                 options.budget,
                 lambda n, s: attempted(partial(judge_more, n, s)),
             )
+        elif not (played or interrupted):
+            advise_more_ranks(judgement.report)
         keep = record is not None or judgement.report.verdict != "well"
         if keep and judgement.folder is not None:
             judgement.report.run.record = shown(judgement.folder)
