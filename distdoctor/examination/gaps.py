@@ -340,13 +340,11 @@ def _unnamed_standstill(run: Run, ignored: Sequence[str]) -> Iterator[Gap]:
             if run.calls["state"][row] in BLOCKED
         }
         known = sorted({code for code in ignored if code in WHY_RANKS_WAIT})
-        reason = "no check knows the reason"
+        who, codes = named(waiting), " and ".join(known)
+        why = f"{who} can never go on, and no check knows the reason"
         if known:
-            reason = f"the reason that {' and '.join(known)} found is ignored"
-        yield Gap(
-            "why the job stands still",
-            f"{named(waiting)} can never go on, and {reason}",
-        )
+            why = f"{who} can never go on, and the reason that {codes} found is ignored"
+        yield Gap("why the job stands still", why)
 
 
 def _stalled(run: Run) -> Iterator[Gap]:

@@ -70,8 +70,9 @@ def require_explained(run: Run) -> None:
     for parting in replica_divergences(run):
         if parting.cause is DivergenceCause.GRADIENTS and not _is_rounding(parting):
             raise CauseUnknown(
-                f"{named(parting.ranks)} step with different gradients, and "
-                f"{_figures(parting)} since step {parting.step}; why is not known"
+                f"{named(parting.ranks)} step with different gradients, and their "
+                f"weights part at step {parting.step} ({_figures(parting)}); why is not "
+                "known"
             )
 
 
