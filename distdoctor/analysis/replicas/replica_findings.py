@@ -71,8 +71,8 @@ def require_explained(run: Run) -> None:
         if parting.cause is DivergenceCause.GRADIENTS and not _is_rounding(parting):
             raise CauseUnknown(
                 f"{named(parting.ranks)} step with different gradients, and their "
-                f"weights part at step {parting.step} ({_figures(parting)}); why is not "
-                "known"
+                f"weights part at step {parting.step}: {_figures(parting)}; why is "
+                "not known"
             )
 
 
