@@ -73,7 +73,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause
+from distdoctor.analysis.causes import NO_MAJORITY, Cause
 from distdoctor.analysis.collectives.horovod_refusals import HorovodRefusal
 from distdoctor.analysis.collectives.unlike_calls import UnlikeCalls, compared
 from distdoctor.analysis.collectives.unlike_stands import UnlikeStands
@@ -110,7 +110,7 @@ def _sentence(unlike: UnlikeCalls | UnlikeStands | HorovodRefusal) -> str:
 
 def _standing(unlike: UnlikeStands) -> str:
     """Where ranks stand that wait for each other, as their stacks tell it."""
-    undecided = " (no majority)" if unlike.tied else ""
+    undecided = f" ({NO_MAJORITY})" if unlike.tied else ""
     each = "; ".join(f"{named(ranks)} in {call}" for call, ranks in unlike.calls)
     return (
         f"Ranks stand in different operations of the default group{undecided}: {each}. "

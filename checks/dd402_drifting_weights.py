@@ -49,6 +49,11 @@ A rank has fewer steps, because its data ended:
 
 Unknown
 -------
+Gradients are the same at some steps, and weights part at others, with their gradients:
+
+    rank 0 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(6)  weights(step=2,prints=2,gradients=6)  weights(step=3,prints=3,gradients=7)
+    rank 1 | trained(names=w,numels=6)  all_reduce(6)  weights(step=1,prints=1,gradients=5)  all_reduce(6)  weights(step=2,prints=2,gradients=8)  weights(step=3,prints=4,gradients=9)
+
 A rank without a journal may have drifted:
 
     rank 0 | trained(names=w,numels=6,wrapped)  weights(prints=1)
@@ -81,7 +86,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.replicas.replica_divergence import DivergenceCause
-from distdoctor.analysis.replicas.replica_findings import findings
+from distdoctor.analysis.replicas.replica_findings import findings, require_explained
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.replicas import Weights
 from distdoctor.model.run import Run
@@ -102,4 +107,5 @@ _CAUSES = (
 def examine(run: Run) -> Iterator[Finding]:
     """Replicas that were alike, and are no more."""
     yield from findings(run, *_CAUSES)
+    require_explained(run)
     require_whole(run)

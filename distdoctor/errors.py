@@ -80,6 +80,10 @@ class MissingEvidence(DistdoctorError):
     """
 
 
+class CauseUnknown(MissingEvidence):
+    """A check sees what its disease does, and not why: another check may know that."""
+
+
 class EquivalenceBroken(DistdoctorError, AssertionError):
     """Two ways to make a step, which must come to the same, do not.
 

@@ -83,7 +83,7 @@ def judge_run(
             before = [examine(one, every_check()) for one in earlier]
             verdicts = together(verdicts, before)
     waiving = waive(run, verdicts, manifest.ignored)
-    conclusion = conclude(run, waiving.verdicts)
+    conclusion = conclude(run, waiving.verdicts, waiving.waived)
     report = compose(run, waiving, conclusion, manifest, kept)
     if report.verdict != "sick":
         report.hints = _hints(run, report)

@@ -75,6 +75,9 @@ LEFT_LOOP = "left this loop"
 """Remark at the head of a loop that the ranks at fault are behind."""
 
 
+NO_MAJORITY = "no majority"
+"""Said wherever ranks are divided in halves, so that their numbers blame nobody."""
+
 SOURCE = "source"
 """Key in the details of a divergence that was told by reading the user's source."""
 

@@ -67,7 +67,11 @@ def check(
     # Here and below, so that `import distdoctor` does not wait for it.
     from distdoctor.checking.kept_runs import keep
     from distdoctor.checking.record_folders import record_folder, tidy
-    from distdoctor.checking.second_look import is_worth_it, look_again
+    from distdoctor.checking.second_look import (
+        advise_more_ranks,
+        is_worth_it,
+        look_again,
+    )
     from distdoctor.journal.private_files import make_private_folder
 
     asked = asked_job(
@@ -94,6 +98,8 @@ def check(
 
         if is_worth_it(judged.report, job, asked.path, is_default=nproc is None):
             judged = look_again(judged, budget, judge_more)
+        else:
+            advise_more_ranks(judged.report)
         if not keep(judged, folder, wanted):
             shutil.rmtree(folder, ignore_errors=True)
         if wanted is None:

@@ -69,6 +69,26 @@ def is_tied(report: Report) -> bool:
     ) and not any(map(_names_ranks, _errors(report)))
 
 
+def advise_more_ranks(report: Report) -> None:
+    """Tell in the report that a third rank would decide what two leave open.
+
+    Args:
+        report: Of a job that is not started again with more.
+    """
+    from distdoctor.analysis.causes import NO_MAJORITY  # --help need not wait for it
+
+    undecided = [
+        one.code
+        for one in _errors(report)
+        if NO_MAJORITY in one.summary and (not one.ranks or one.certainty == "likely")
+    ]
+    if report.world_size == DEFAULT_RANKS and undecided:
+        report.remarks.append(
+            f"two ranks have {NO_MAJORITY} that shows which of them is at fault "
+            f"({undecided[0]}); three have one: run it on three, as with -n {RANKS[0]}"
+        )
+
+
 def look_again(
     first: Judged, budget_s: float, judge: Callable[[int, float], Judged | None]
 ) -> Judged:

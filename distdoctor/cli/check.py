@@ -20,7 +20,11 @@ from distdoctor.checking.judged_run import Judged
 from distdoctor.checking.kept_runs import keep
 from distdoctor.checking.named_checks import require_codes
 from distdoctor.checking.record_folders import record_folder, require_room, tidy
-from distdoctor.checking.second_look import is_worth_it, look_again
+from distdoctor.checking.second_look import (
+    advise_more_ranks,
+    is_worth_it,
+    look_again,
+)
 from distdoctor.cli.check_options import CheckOptions, check_options
 from distdoctor.cli.options import (
     ReportOptions,
@@ -94,6 +98,8 @@ def run(
             and is_worth_it(judged.report, job, options.script, is_default=is_default)
         ):
             judged = look_again(judged, options.budget, judge_more)
+        elif not (played or interrupted):
+            advise_more_ranks(judged.report)
         is_kept = keep(judged, folder, record)
         write_reports([judged], report)
         if not is_kept:

@@ -255,7 +255,7 @@ _OPTIONS = (
         "--steps",
         type=click.IntRange(min=0),
         default=0,
-        help="End after so many optimizer steps; 0: no limit.",
+        help="End soon after so many optimizer steps of every rank; 0: no limit.",
     ),
     click.option(
         "--budget",

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from distdoctor.model.findings import Certainty, Finding, Severity, Sick, Verdict
 
-_WHY_RANKS_WAIT = (
+WHY_RANKS_WAIT = (
     *("DD101", "DD102", "DD103", "DD104", "DD105", "DD106", "DD107", "DD108"),
     *("DD109", "DD111", "DD112", "DD201", "DD202", "DD203", "DD204", "DD205"),
     *("DD206", "DD207", "DD208", "DD211", "DD212", "DD612"),
 )
+"""Diseases that tell why ranks wait for ever."""
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file, or of what Horovod refused; see
@@ -27,17 +28,17 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "DD202": ("DD606", "DD603", "DD409", "DD312", "DD119", "DD415"),
     # NCCL sees that a peer is gone, and calls it an error of the network: it died,
     # raised, left the job, or gave up a call in which it waited in vain.
-    "DD605": ("DD118", *_WHY_RANKS_WAIT),
+    "DD605": ("DD118", *WHY_RANKS_WAIT),
     # An average that one rank has left out is missing in the end; see `_OF_SOME`.
     **dict.fromkeys(("DD101", "DD102", "DD108", "DD201"), ("DD505",)),
     # Ranks gave up a call; whatever tells why they waited comes first, and before that
     # what a log of NCCL shows to be the reason.
     "DD609": (
         *("DD606", "DD603", "DD604", "DD601", "DD602", "DD605", "DD607", "DD608"),
-        *_WHY_RANKS_WAIT,
+        *WHY_RANKS_WAIT,
     ),
     # Who is missing where a communicator is made; calls tell why, where they are known.
-    "DD607": _WHY_RANKS_WAIT,
+    "DD607": WHY_RANKS_WAIT,
     # What was read.
     "DD208": ("DD307", "DD305"),  # datasets of other lengths give uneven batches
     "DD301": ("DD305",),

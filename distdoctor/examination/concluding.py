@@ -11,6 +11,7 @@ from distdoctor.examination.failure_words import (
     in_words,
 )
 from distdoctor.examination.gaps import Gap, gaps_of, is_error
+from distdoctor.examination.waivers import Waived
 from distdoctor.model.events import Failure
 from distdoctor.model.findings import Sick, Verdict
 from distdoctor.model.run import Run
@@ -38,9 +39,21 @@ class Conclusion:
     raised: tuple[Raised, ...] = ()
 
 
-def conclude(run: Run, verdicts: Sequence[Verdict]) -> Conclusion:
-    """Sum up: sick by any error, unknown if a gap could hide one, else well."""
-    gaps = tuple(gaps_of(run, verdicts))
+def conclude(
+    run: Run, verdicts: Sequence[Verdict], waived: Sequence[Waived] = ()
+) -> Conclusion:
+    """Sum up: sick by any error, unknown if a gap could hide one, else well.
+
+    Args:
+        run: The run.
+        verdicts: One per check, without findings that are ignored.
+        waived: These.
+
+    Returns:
+        The verdict of the whole, and what was not seen.
+    """
+    ignored = [one.root.sick.code for one in waived]
+    gaps = tuple(gaps_of(run, verdicts, ignored))
     raised = tuple(_raised(run, verdicts))
     if any(map(is_error, verdicts)):
         return Conclusion("sick", gaps, raised)

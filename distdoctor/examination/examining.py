@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from distdoctor.errors import MissingEvidence
+from distdoctor.errors import CauseUnknown, MissingEvidence
 from distdoctor.model.declare import Check
 from distdoctor.model.events import Call
 from distdoctor.model.findings import (
@@ -39,12 +39,12 @@ def verdict(run: Run, check: Check) -> Verdict:
         if kind in run.unwatched:
             return Unknown(check.code, run.unwatched[kind])
     by_identity: dict[object, Finding] = {}
-    missing = None
+    missing: MissingEvidence | None = None
     try:
         for finding in check.examine(run):  # and what came before a raise is kept
             by_identity.setdefault((finding.culprits, _identity(finding)), finding)
     except MissingEvidence as error:
-        missing = str(error)
+        missing = error
     except Exception:  # noqa: BLE001 - one broken check must not silence the others
         return Unknown(check.code, traceback.format_exc(), internal=True)
     findings = [*by_identity.values()]
@@ -62,7 +62,8 @@ def verdict(run: Run, check: Check) -> Verdict:
             check.manual.remedy(),
         )
     if missing is not None:
-        return Unknown(check.code, missing)
+        seen = isinstance(missing, CauseUnknown)
+        return Unknown(check.code, str(missing), seen=seen)
     for kind in check.needs:
         if not run.has(kind):
             return NotApplicable(check.code, f"the run has no {kind.__name__} events")

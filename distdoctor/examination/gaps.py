@@ -14,6 +14,7 @@ from distdoctor.analysis.deadlock.stalled import stalled, whereabouts
 from distdoctor.analysis.failures.open_negotiations import called, open_negotiations
 from distdoctor.analysis.optimizer_step.untrained import NEVER_CALLED, untrained
 from distdoctor.analysis.rendezvous.addresses import misdirections
+from distdoctor.examination.causality import CAUSES, WHY_RANKS_WAIT
 from distdoctor.examination.failure_words import (
     all_in_words,
     ended_alone,
@@ -52,16 +53,19 @@ class Gap:
     ranks: tuple[int, ...] = ()  # of which it was not examined; empty: all, or none
 
 
-def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def gaps_of(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str] = ()
+) -> Iterator[Gap]:
     """What was not examined or not seen, in the order of the report.
 
     Args:
         run: The run.
         verdicts: What the checks say of it: a failure that one explains is no gap.
+        ignored: Codes of findings that are ignored, and not among the verdicts.
     """
     started = [rank for rank in run.seen if run.of(Started, rank)]
     if "run" not in run.evidence:
-        yield from _unwatched_job(run, verdicts)
+        yield from _unwatched_job(run, verdicts, ignored)
         return
     for what, why in run.unread:
         yield Gap(f"what {what} tells", why)
@@ -73,7 +77,7 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if not any(map(is_error, verdicts)):
         if not run.simulated:  # then it is told as a part not seen
             yield from _failed(run, verdicts)
-        yield from _unnamed_standstill(run)
+        yield from _unnamed_standstill(run, ignored)
         yield from _stalled(run)
     if any(one.backend == DATA_PARALLEL for n in started for one in run.of(Started, n)):
         yield Gap(
@@ -97,7 +101,7 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
     if run.groups_apart:
         what = f"{run.groups_apart} more groups of Ray's workers"
         yield Gap(what, "they trained beside the first, and one at a time is watched")
-    yield from _undecided(run, verdicts)
+    yield from _undecided(run, verdicts, ignored)
     yield from _not_compared(run)
     yield from _left_out(run)
     yield from _ended_early(run)
@@ -107,7 +111,9 @@ def gaps_of(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield Gap(what, run.unwatched[Observation], hides=False)
 
 
-def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def _unwatched_job(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str]
+) -> Iterator[Gap]:
     """What cannot be known of a job that ran without our probes."""
     how = "ran without distdoctor: this is judged from what it left"
     if not run.closed:
@@ -131,7 +137,7 @@ def _unwatched_job(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
         yield from _recorded_waits(run)
         yield from _open_negotiations(run)
         yield from _stalled(run)
-    yield from _undecided(run, verdicts)
+    yield from _undecided(run, verdicts, ignored)
 
 
 def _open_negotiations(run: Run) -> Iterator[Gap]:
@@ -207,8 +213,11 @@ def _simulated(run: Run) -> Iterator[Gap]:
     )
 
 
-def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
+def _undecided(
+    run: Run, verdicts: Sequence[Verdict], ignored: Sequence[str]
+) -> Iterator[Gap]:
     """Checks that could not decide; what was not seen at all is told above already."""
+    found = {one.code for one in verdicts if isinstance(one, Sick)}.union(ignored)
     by_reason: dict[str, list[str]] = {}
     for verdict in verdicts:
         if isinstance(verdict, Unknown) and verdict.internal:
@@ -216,6 +225,9 @@ def _undecided(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Gap]:
             by_reason.setdefault(f"the check itself failed: {last}", []).append(
                 verdict.code
             )
+        elif isinstance(verdict, Unknown) and verdict.seen:
+            if found.isdisjoint(CAUSES.get(verdict.code, ())):
+                by_reason.setdefault(verdict.reason, []).append(verdict.code)
         elif isinstance(verdict, Unknown) and not (run.missing or run.partial):
             by_reason.setdefault(verdict.reason, []).append(verdict.code)
     for why, codes in by_reason.items():
@@ -319,7 +331,7 @@ def _is_explained(verdicts: Sequence[Verdict]) -> bool:
     return any(isinstance(one, Ended) and one.status for one in shown)
 
 
-def _unnamed_standstill(run: Run) -> Iterator[Gap]:
+def _unnamed_standstill(run: Run, ignored: Sequence[str]) -> Iterator[Gap]:
     if run.stopped in STANDSTILLS:
         waiting = {
             rank
@@ -327,10 +339,12 @@ def _unnamed_standstill(run: Run) -> Iterator[Gap]:
             for row in run.rows_of(rank)[-1:]
             if run.calls["state"][row] in BLOCKED
         }
-        yield Gap(
-            "why the job stands still",
-            f"{named(waiting)} can never go on, and no check knows the reason",
-        )
+        known = sorted({code for code in ignored if code in WHY_RANKS_WAIT})
+        who, codes = named(waiting), " and ".join(known)
+        why = f"{who} can never go on, and no check knows the reason"
+        if known:
+            why = f"{who} can never go on, and the reason that {codes} found is ignored"
+        yield Gap("why the job stands still", why)
 
 
 def _stalled(run: Run) -> Iterator[Gap]:

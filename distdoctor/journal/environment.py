@@ -75,6 +75,9 @@ RECORD_VARIABLE = "DISTDOCTOR_RECORD"
 NCCL_LOG_VARIABLE = "DISTDOCTOR_NCCL_LOG"
 """Set where NCCL is to write its debug log into the record, if ranks use it."""
 
+STEPS_VARIABLE = "DISTDOCTOR_STEPS"
+"""After so many steps of optimizers the job is ended, and ranks wait for that."""
+
 PAUSE_VARIABLE = "DISTDOCTOR_PAUSE"
 """After so many steps of optimizers a rank goes no further, until it is ended.
 

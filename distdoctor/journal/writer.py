@@ -254,6 +254,11 @@ class JournalWriter:
         """Note that calls went by uncounted: the ordinals of others mean nothing."""
         _U32.pack_into(self._map, offset_of("blind"), 1)
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that were counted."""
+        return self._steps
+
     def step(self) -> None:
         """Count an optimizer step."""
         self._steps += 1

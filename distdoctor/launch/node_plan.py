@@ -16,6 +16,7 @@ from distdoctor.journal.environment import (
     RAY_VARIABLE,
     RECORD_VARIABLE,
     SIZE_VARIABLE,
+    STEPS_VARIABLE,
     TOKEN_VARIABLE,
 )
 from distdoctor.journal.layout import NODE_LOCK_FILE
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _GIVEN = (
     *(MASK_KEY_VARIABLE, SIZE_VARIABLE, DEVICE_VARIABLE, NCCL_LOG_VARIABLE),
-    *(RAY_VARIABLE, RECORD_VARIABLE),
+    *(RAY_VARIABLE, RECORD_VARIABLE, STEPS_VARIABLE),
 )
 """What a node that was started by hand is told of the job's environment."""
 

@@ -31,6 +31,7 @@ from distdoctor.journal.environment import (
     RANKS_VARIABLE,
     RAY_VARIABLE,
     SIZE_VARIABLE,
+    STEPS_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
 from distdoctor.journal.folder import Manifest
@@ -288,11 +289,14 @@ class _Supervisor:
             filter(None, [str(NEEDLE), os.environ.get("PYTHONPATH")])
         )
         inherited.pop(BUDGET_VARIABLE, None)
+        inherited.pop(STEPS_VARIABLE, None)
         inherited.pop(LAUNCHER_VARIABLE, None)
         limits = {}
         if self.plan.shorten:
             times = self.begun, self.begun + self.plan.budget_s
             limits[BUDGET_VARIABLE] = "-".join(str(round(s * 1e9)) for s in times)
+        if self.plan.steps:
+            limits[STEPS_VARIABLE] = str(self.plan.steps)
         if starts_torchrun(self.plan.command):
             limits[LAUNCHER_VARIABLE] = "1"
         return {

@@ -75,9 +75,27 @@ def _is_window(
     backwards = backwards_in(loop, acts, step)
     if not backwards or any(test in one.tests_within(loop) for one in backwards):
         return False
+    if _is_of_a_loop_within(loop, test.test):
+        return False
     return all(
         any(window_of(one.test, scope) for one in other.tests_within(loop))
         for other in acts
         if other.act in {TrainingAct.STEP, TrainingAct.SCALED_STEP}
         and loop in [*other.loops()]
+    )
+
+
+def _is_of_a_loop_within(loop: ast.AST, test: ast.expr) -> bool:
+    """Whether a test asks for what a loop within this one has counted.
+
+    Behind that loop, so are the batches known that are left and make no whole window.
+    """
+    asked = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and node.id in asked
+        for inner in ast.walk(loop)
+        if isinstance(inner, ast.For | ast.While) and inner is not loop
+        for node in ast.walk(inner)
     )

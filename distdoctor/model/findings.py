@@ -112,6 +112,7 @@ class Unknown:
     code: str
     reason: str
     internal: bool = False  # the check itself crashed; `reason` is its traceback
+    seen: bool = False  # what the disease does is there: what explains it, decides
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ MAY_IMPORT = {
     # It proves as `launch` does, looks as an autopsy does, and writes as reports do.
     "watching": "errors model analysis journal postmortem report",
     # What the three ways in have in common.
-    "checking": "errors journal launch postmortem report judging",
+    "checking": "errors analysis journal launch postmortem report judging",
     "cli": "errors model analysis journal launch horovod_build postmortem catalogue "
     "examination excerpts report judging watching lint checking",
     "pytest_plugin": "errors model journal probes launch catalogue report judging "

@@ -26,7 +26,7 @@ _ERRORS = {
 _ERRORS |= {"BadParameter", "UsageError", "ClickException"}
 
 _OF_OTHER_FORM = {
-    "MissingEvidence",  # a reason, which stands in a report
+    *("MissingEvidence", "CauseUnknown"),  # a reason, which stands in a report
     "CheckMalformed",  # for who writes a check
     "SketchError",  # for who writes a drawing
     "EquivalenceBroken",  # a report of its own

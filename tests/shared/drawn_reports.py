@@ -77,7 +77,8 @@ def drawn(drawing: str, ignored: dict[str, str] | None = None) -> Drawn:
         ranks=run.world_size,
         seconds=1.5,
     )
-    return Drawn(compose(run, waiving, conclude(run, waiving.verdicts), manifest), run)
+    conclusion = conclude(run, waiving.verdicts, waiving.waived)
+    return Drawn(compose(run, waiving, conclusion, manifest), run)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distdoctor.analysis.causes import capital
+from distdoctor.analysis.causes import NO_MAJORITY, capital
 from distdoctor.model.events import Call
 from distdoctor.model.run import named
 
@@ -38,7 +38,7 @@ def compared(unlike: UnlikeCalls, what: str, asks: Callable[[Call], str]) -> str
         what: In what they differ, such as "different dtypes in all_reduce".
         asks: What a call asks for, such as "with float16".
     """
-    undecided = " (no majority)" if unlike.tied else ""
+    undecided = f" ({NO_MAJORITY})" if unlike.tied else ""
     each = "; ".join(f"{named(ranks)} {asks(call)}" for call, ranks in unlike.calls)
     return f"{capital(what)} at {unlike.where}{undecided}: {each}."
 

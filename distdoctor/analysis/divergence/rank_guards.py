@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distdoctor.analysis.causes import (
+    NO_MAJORITY,
     Cause,
     Divergence,
     PartingTest,
@@ -209,7 +210,7 @@ def _divergence(
     remarks = _elsewhere(run, standing, outside) + f". The way there: {found.way()}."
     same_line = len(_split(run, meeting, "site")) == 1 < len(meeting.rows)
     if tie:
-        remarks += f" ({len(members)} ranks have no majority: the source decides.)"
+        remarks += f" ({len(members)} ranks have {NO_MAJORITY}: the source decides.)"
     return Divergence(
         why=Cause.SKIPPED if layer is None else Cause.FORWARD,
         group=meeting.group,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from distdoctor.analysis.causes import (
+    NO_MAJORITY,
     Cause,
     Divergence,
     pointers,
@@ -34,8 +35,8 @@ from distdoctor.model.run import Run
 _UNDECIDED = {Cause.OPERATION, Cause.NUMEL, Cause.DTYPE}
 
 _NO_MAJORITY = (
-    "With no majority, the source decides: the other way to read it is that the others "
-    "left out or added theirs."
+    f"With {NO_MAJORITY}, the source decides: the other way to read it is that the "
+    "others left out or added theirs."
 )
 
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from distdoctor.analysis.causes import (
     LEFT_LOOP,
+    NO_MAJORITY,
     SKIPPED_HERE,
     Cause,
     Divergence,
@@ -97,8 +98,8 @@ def _blamed(divergence: Divergence, loop: Loop, place: Place) -> Divergence:
             *pointers([at], divergence.victims, f"its rounds: {head}"),
             *divergence.elsewhere,
         ),
-        remarks=f"{divergence.remarks} With no majority, the source decides: `{head}` "
-        f"at {at} gives {named(divergence.victims)} a number of rounds of "
+        remarks=f"{divergence.remarks} With {NO_MAJORITY}, the source decides: "
+        f"`{head}` at {at} gives {named(divergence.victims)} a number of rounds of "
         f"{_its(divergence.victims)} own.",
     )
 

@@ -14,6 +14,7 @@ from distdoctor.analysis.replicas.replica_divergence import (
 )
 from distdoctor.analysis.source.program import called, calls_in
 from distdoctor.analysis.source.rank_origins import DRAWS, guarded
+from distdoctor.errors import CauseUnknown
 from distdoctor.model.events import Event, Observation, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.gradients import Holds
@@ -54,13 +55,37 @@ def findings(run: Run, *causes: DivergenceCause) -> Iterator[Finding]:
         yield _finding(run, same[0], _STORIES[cause](same[0]), len(same) - 1)
 
 
+def require_explained(run: Run) -> None:
+    """Raise CauseUnknown if replicas part with their gradients.
+
+    To be called after all that is proven has been yielded. What makes gradients differ
+    is for checks of gradients to tell.
+
+    Args:
+        run: The run that is judged.
+
+    Raises:
+        CauseUnknown: It says which ranks, and from which step on.
+    """
+    for parting in replica_divergences(run):
+        if parting.cause is DivergenceCause.GRADIENTS and not _is_rounding(parting):
+            raise CauseUnknown(
+                f"{named(parting.ranks)} step with different gradients, and their "
+                f"weights part at step {parting.step}: {_figures(parting)}; why is "
+                "not known"
+            )
+
+
+def _is_rounding(parting: ReplicaDivergence) -> bool:
+    return 0 < _gap(parting)[1] <= ROUNDING
+
+
 def _finding(run: Run, parting: ReplicaDivergence, story: str, more: int) -> Finding:
-    gap, relative, where = _gap(parting)
+    gap, _, where = _gap(parting)
     figures = _figures(parting)
     if gap:
         figures += f", by up to {gap:.3g} in the elements looked at ({where})"
     also = f"; {more} more of the job's models likewise" if more else ""
-    rounding = 0 < relative <= ROUNDING
     return Finding(
         message=f"{story}: {figures}{also}.",
         exhibits=_exhibits(parting),
@@ -77,7 +102,7 @@ def _finding(run: Run, parting: ReplicaDivergence, story: str, more: int) -> Fin
             "parameters": list(parting.names[:_MOST_EXHIBITS]),
             "largest sampled difference": gap,
         },
-        severity=Severity.WARNING if rounding else None,
+        severity=Severity.WARNING if _is_rounding(parting) else None,
     )
 
 

@@ -52,6 +52,20 @@ Gradients are averaged by hand, and the bare model is evaluated:
             optimizer.step()
         with torch.no_grad():
             print(model.module(inputs))
+
+Each rank has a part of the model, and the others ask it for that:
+
+    import torch
+    import torch.distributed as dist
+
+    def own_rows(table, loader, optimizer):
+        dist.init_process_group("nccl")
+        for rows, counts, counted in loader:
+            asked = torch.empty(sum(counted), dtype=rows.dtype)
+            dist.all_to_all_single(asked, rows, counted, counts)
+            optimizer.zero_grad()
+            table(asked).square().sum().backward()
+            optimizer.step()
 """
 
 from __future__ import annotations
@@ -73,6 +87,7 @@ _AVERAGES = re.compile(
     r"|deepspeed|accelerat|average|parallelize|Pipeline|\brpc\b|fabric|Fabric|lightning"
     r"|apex|megatron|sync|bagua|colossal|fairscale|reduce_grad|reduce\(|gather|broadcast"
     r"|send\(|recv\(|\.distribute|wrap|DistributedGradientTape|ZeRO|Zero|dp_|DTensor"
+    r"|[aA]ll_?[tT]o_?[aA]ll"
 )
 """By which a program may average, or be of many parts, or not want to."""
 

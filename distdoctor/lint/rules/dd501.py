@@ -32,6 +32,20 @@ It is divided, somewhere; or the step of another model is what is rare:
                 optimizer_m.zero_grad()
                 (-critic(maker(real)).mean()).backward()
                 optimizer_m.step()
+
+What is left at the end is divided by its own number:
+
+    def with_the_rest(model, loader, optimizer, criterion, accumulation=4):
+        for step, (inputs, labels) in enumerate(loader):
+            left = len(loader) - step // accumulation * accumulation
+            window = min(accumulation, left)
+            loss = criterion(model(inputs), labels) / window
+            loss.backward()
+            if (step + 1) % accumulation == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        if (step + 1) % accumulation != 0:
+            optimizer.step()
 """
 
 from __future__ import annotations
@@ -84,14 +98,10 @@ def _is_divided(scope: Scope, backwards: list[Done], size: ast.expr) -> bool:
 
     Also by a product with a fraction, and by a call that nobody sees into.
     """
-    names = {
-        part.id
-        for one in backwards
-        for part in ast.walk(one.call)
-        if isinstance(part, ast.Name)
-    }
+    names = {name for one in backwards for name in _names_in(one.call)}
     number = ast.unparse(size)
     last = re.split(r"\W", number)[-1]
+    made_of_it = _made_of(scope, last)
     for node in ast.walk(scope.source.tree):
         match node:
             case ast.BinOp(op=ast.Div(), left=left, right=right):
@@ -99,6 +109,13 @@ def _is_divided(scope: Scope, backwards: list[Done], size: ast.expr) -> bool:
                 if last in ast.unparse(right) and "len(" not in of:
                     return True
                 if _is_of(left, names):
+                    return True
+            case ast.Assign(
+                targets=targets, value=ast.BinOp(op=ast.Div(), right=right)
+            ):
+                # What else is divided by such a number may be a figure that is logged.
+                losses = any(_is_of(target, names) for target in targets)
+                if losses and _is_of(right, made_of_it):
                     return True
             case ast.AugAssign(op=ast.Div() | ast.Mult(), target=target):
                 if _is_of(target, names):
@@ -112,5 +129,20 @@ def _is_divided(scope: Scope, backwards: list[Done], size: ast.expr) -> bool:
     return False
 
 
+def _made_of(scope: Scope, number: str) -> set[str]:
+    """Names that the file gives what it makes of a number."""
+    return {
+        target.id
+        for node in ast.walk(scope.source.tree)
+        if isinstance(node, ast.Assign) and number in _names_in(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
 def _is_of(node: ast.expr, names: set[str]) -> bool:
-    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))
+    return not names.isdisjoint(_names_in(node))
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}

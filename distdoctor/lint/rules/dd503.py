@@ -23,6 +23,20 @@ They are cleared where the step is made, or behind the same test:
             if (step + 1) % accumulation == 0:
                 optimizer.step()
                 optimizer.zero_grad()
+
+Or before each epoch, whose last window may have fewer batches:
+
+    def in_epochs(model, loader, optimizer, criterion, accumulation=4):
+        for epoch in range(3):
+            optimizer.zero_grad()
+            for step, (inputs, labels) in enumerate(loader):
+                loss = criterion(model(inputs), labels) / accumulation
+                loss.backward()
+                if (step + 1) % accumulation == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            if (step + 1) % accumulation != 0:
+                optimizer.step()
 """
 
 from __future__ import annotations

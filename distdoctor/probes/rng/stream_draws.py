@@ -1,7 +1,9 @@
 """Records draws from random streams while batches are loaded and used.
 
 States are read around the first few batches of each pass over a DataLoader, in the
-rank's own process; `worker_draws` does so in those of the loader.
+rank's own process; `worker_draws` does so in those of the loader. What is drawn while
+another DataLoader works (a seed for its workers, an order, samples), or samples are
+split, was not drawn for the batch that is in use.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import IterableDataset, dataloader
+from torch.utils import data
+from torch.utils.data import IterableDataset, dataloader, dataset
 
 from distdoctor.model.observations.rng import Drawn
 from distdoctor.probes.call_sites import call_site
@@ -58,6 +62,20 @@ class _Pass:
         if self.looks:
             self.between |= moved(self.after, states(self.generators))
 
+    def is_in_use(self) -> bool:
+        """Whether draws are followed while its batch is used."""
+        return 0 < self.looks < _LOOKS
+
+    @harmless
+    def interrupted(self) -> None:
+        """Called before others draw for data: earlier draws were the user's."""
+        self.between |= moved(self.after, states(self.generators))
+
+    @harmless
+    def resumed(self) -> None:
+        """Called when it has drawn."""
+        self.after = states(self.generators)
+
     @harmless
     def indices_drawn(self) -> None:
         """Called when the sampler drew the indices of a batch."""
@@ -85,6 +103,7 @@ class Passes:
 
     def __init__(self) -> None:
         self._open: list[_Pass] = []
+        self._interrupted: list[_Pass] = []  # while something else draws
         self.reset()
 
     def reset(self) -> None:
@@ -94,6 +113,7 @@ class Passes:
             weakref.WeakKeyDictionary()
         )
         self._open.clear()
+        self._interrupted.clear()
 
     @harmless
     def begin(self, iterator: Any, loader: Any) -> None:
@@ -111,6 +131,32 @@ class Passes:
         iterator.__dict__[_MARK] = one
         self._open.append(one)
         os.environ[LOADER_VARIABLE] = f"{number}-{epoch}"
+
+    @harmless
+    def interrupt(self, iterator: Any = None) -> list[_Pass]:
+        """Called before something draws that belongs to no batch in use.
+
+        Args:
+            iterator: Of the DataLoader that is to work, if one is; its own pass looks
+                for itself.
+
+        Returns:
+            What `resume` is to get once that is done.
+        """
+        own = None if iterator is None else iterator.__dict__.get(_MARK)
+        using = [one for one in self._open if one is not own and one.is_in_use()]
+        using = [one for one in using if one not in self._interrupted]
+        for one in using:
+            one.interrupted()
+        self._interrupted += using
+        return using
+
+    @harmless
+    def resume(self, interrupted: list[_Pass] | None) -> None:
+        """Called when it has drawn."""
+        for one in interrupted or ():
+            self._interrupted.remove(one)
+            one.resumed()
 
     def stepped(self) -> None:
         """Called after an optimizer step."""
@@ -151,6 +197,26 @@ class Passes:
 PASSES = Passes()
 
 
+def install() -> None:
+    """Wrap what splits samples right after `import torch`: it is imported by name."""
+    wrapped = functools.wraps(made := data.random_split)(
+        lambda *args, **kwargs: _apart(None, made, *args, **kwargs)
+    )
+    data.random_split = dataset.random_split = wrapped
+
+
+def _apart(iterator: Any, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what draws for other things than the batch in use."""
+    interrupted = PASSES.interrupt(iterator)
+    try:
+        return draw(*args, **kwargs)
+    finally:
+        PASSES.resume(interrupted)
+
+
+unseen_by_warnings(_apart)
+
+
 def _watch_passes() -> None:
     """When the rank joins: see passes over DataLoaders."""
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -160,24 +226,24 @@ def _watch_passes() -> None:
     @functools.wraps(begun)
     def begin(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         PASSES.begin(self, loader)
-        begun(self, loader, *args, **kwargs)
+        _apart(self, begun, self, loader, *args, **kwargs)
 
     @functools.wraps(again)
     def reset(self: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
             PASSES.begin(self, loader)
-        again(self, loader, first_iter)
+        _apart(self, again, self, loader, first_iter)
 
     @functools.wraps(made)
     def advance(self: Any) -> Any:
         one: _Pass | None = self.__dict__.get(_MARK)
         if one is None:
-            return made(self)
+            return _apart(self, made, self)
         look = one.looks < _LOOKS
         if look:
             one.asked()
         try:
-            batch = made(self)
+            batch = _apart(self, made, self)
         except StopIteration:
             PASSES.tell(one)
             raise
@@ -187,7 +253,7 @@ def _watch_passes() -> None:
 
     @functools.wraps(drawn)
     def next_index(self: Any) -> Any:
-        indices = drawn(self)
+        indices = _apart(self, drawn, self)
         if (one := self.__dict__.get(_MARK)) is not None:
             one.indices_drawn()
         return indices
@@ -198,6 +264,7 @@ def _watch_passes() -> None:
 
 
 PROBE = Probe(
+    install=install,
     joined=_watch_passes,
     stepped=lambda _: PASSES.stepped(),
     flush=PASSES.tell_all,

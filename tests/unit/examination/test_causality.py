@@ -9,6 +9,9 @@ import pytest
 
 from distdoctor.catalogue import every_check
 from distdoctor.examination.causality import CAUSES, flat, root_findings
+from distdoctor.examination.concluding import conclude
+from distdoctor.examination.waivers import waive
+from distdoctor.model.drawing import sketch
 from distdoctor.model.events import Left, Place
 from distdoctor.model.findings import (
     Certainty,
@@ -17,6 +20,7 @@ from distdoctor.model.findings import (
     Role,
     Severity,
     Sick,
+    Unknown,
     Verdict,
     Well,
 )
@@ -121,3 +125,33 @@ def test_errors_stand_first_and_all_findings_are_told_once() -> None:
 def test_closed_connections_follow_from_what_ended_a_rank_or_its_patience() -> None:
     for cause in ("DD118", "DD108", "DD203"):
         assert codes(sick("DD605"), sick(cause, 0)) == [cause]
+
+
+JOB = sketch(
+    "rank 0 | start=2  barrier  leave  exit=0\nrank 1 | start=2  barrier  leave  exit=0"
+)
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "undecided"),
+    [
+        ([Well("DD404")], "unknown", ["DD402"]),
+        ([sick("DD404")], "sick", []),
+        ([sick("DD406", severity=Severity.WARNING)], "well", []),
+        ([sick("DD301")], "sick", ["DD402"]),
+    ],
+)
+def test_what_is_seen_and_not_explained_is_told_unless_another_finding_explains_it(
+    others: list[Verdict], verdict: str, undecided: list[str]
+) -> None:
+    seen = Unknown("DD402", "weights differ; why is not known", seen=True)
+    conclusion = conclude(JOB, [seen, *others])
+    assert conclusion.verdict == verdict
+    assert [gap.what for gap in conclusion.gaps] == undecided
+
+
+def test_what_an_ignored_finding_explains_is_not_told() -> None:
+    seen = Unknown("DD402", "weights differ; why is not known", seen=True)
+    waiving = waive(JOB, [seen, sick("DD404")], {"DD404": "as it is meant"})
+    conclusion = conclude(JOB, waiving.verdicts, waiving.waived)
+    assert (conclusion.verdict, conclusion.gaps) == ("well", ())

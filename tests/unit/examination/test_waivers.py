@@ -25,6 +25,10 @@ SICK = """
     rank 0 | start=2  all_reduce(4)@train.py:2...
     rank 1 | start=2  barrier@train.py:5...
 """
+PILED = """
+    rank 0 | start=2  barrier@t.py:4  piled(step=3,count=3,first=1)@t.py:5  barrier@t.py:6...
+    rank 1 | start=2  barrier@t.py:4  piled(step=3,count=3,first=1)@t.py:5  barrier@t.py:6...
+"""  # noqa: E501 - a rank is drawn on one line
 LINES = [
     "if rank == 0:",
     "    dist.all_reduce(x)",
@@ -108,6 +112,27 @@ def test_settings_ignore_all_findings_of_a_check() -> None:
     assert report.ignored[0].where == "pyproject.toml"
     log = json.loads(sarif.render([report], manuals(), directory=Path("/job")))
     assert log["runs"][0]["results"][0]["suppressions"][0]["kind"] == "external"
+
+
+def why_it_stands(run: Run, *ignored: str) -> str:
+    report = report_of(run, dict.fromkeys(ignored, WHY))
+    assert report.verdict == "unknown"
+    (why,) = [
+        one.why for one in report.not_examined if one.what == "why the job stands still"
+    ]
+    return why
+
+
+def test_a_hang_whose_reason_is_ignored_has_a_known_reason() -> None:
+    assert why_it_stands(run_with(*LINES), CODE) == (
+        f"ranks {{0-1}} can never go on, and the reason that {CODE} found is ignored"
+    )
+
+
+def test_what_else_is_ignored_is_no_reason_of_a_hang() -> None:
+    hangs = replace(sketch(PILED), stopped="deadlock")
+    (found,) = report_of(hangs).findings
+    assert "no check knows the reason" in why_it_stands(hangs, found.code)
 
 
 def test_thresholds_are_changed_for_a_while() -> None:

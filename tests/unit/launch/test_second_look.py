@@ -5,10 +5,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from drawn_reports import drawn
 
-from distdoctor.checking.second_look import is_tied, look_again, may_look_again
+from distdoctor.checking.second_look import (
+    advise_more_ranks,
+    is_tied,
+    look_again,
+    may_look_again,
+)
 from distdoctor.launch.command import Launcher
 from distdoctor.launch.job import Job, job_of
+from distdoctor.report.schema import Report
 
 BUDGET_S = 100.0
 
@@ -90,6 +97,48 @@ def test_all_looks_share_one_budget() -> None:
 
     look_again(judged(TIE), BUDGET_S, judge)
     assert left == [90.0, 60.0]
+
+
+def asked_with(*calls: str) -> Report:
+    """The report of ranks that each made one call at the same place."""
+    ranks = [f"rank {n} | start={len(calls)}  {one}" for n, one in enumerate(calls)]
+    return drawn("\n".join(ranks)).report
+
+
+TWO_SIZES = ("all_reduce(4)@t.py:3...", "all_reduce(3)@t.py:3...")
+
+
+def test_a_tie_that_is_not_looked_at_again_names_the_way_to_a_majority() -> None:
+    report = asked_with(*TWO_SIZES)
+    advise_more_ranks(report)
+    (remark,) = report.remarks
+    assert "DD102" in remark
+    assert "-n 3" in remark
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (*TWO_SIZES, *TWO_SIZES),  # more than two cannot decide by a third one
+        ("all_reduce(4)@t.py:3...", "fail=ValueError@t.py:2  exit=1"),
+        ("all_reduce(4)@t.py:3  exit=0", "all_reduce(4)@t.py:3  exit=0"),
+    ],
+)
+def test_what_a_third_rank_would_not_decide_is_left_as_it_is(calls: list[str]) -> None:
+    report = asked_with(*calls)
+    advise_more_ranks(report)
+    assert report.remarks == []
+
+
+@pytest.mark.parametrize(("certainty", "told"), [("likely", 1), ("proved", 0)])
+def test_a_rank_that_the_source_alone_blames_is_not_known_for_sure(
+    certainty: str, told: int
+) -> None:
+    report = asked_with(*TWO_SIZES)
+    (found,) = report.findings
+    found.ranks, found.certainty = [1], certainty
+    advise_more_ranks(report)
+    assert len(report.remarks) == told
 
 
 def job(script: Path, *, ranks: int | None = None) -> Job:

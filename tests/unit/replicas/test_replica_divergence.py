@@ -8,8 +8,9 @@ from distdoctor.analysis.replicas.replica_divergence import (
     DivergenceCause,
     replica_divergences,
 )
-from distdoctor.analysis.replicas.replica_findings import findings
+from distdoctor.analysis.replicas.replica_findings import findings, require_explained
 from distdoctor.analysis.replicas.replica_sets import replicas
+from distdoctor.errors import CauseUnknown
 from distdoctor.model.drawing import sketch
 from distdoctor.model.findings import Severity
 from distdoctor.model.run import Run
@@ -106,6 +107,19 @@ def test_other_gradients_are_left_to_others() -> None:
             run, DivergenceCause.STEP, DivergenceCause.UNSEEN, DivergenceCause.SKIPPED
         )
     )
+    with pytest.raises(CauseUnknown, match="step with different gradients"):
+        require_explained(run)
+
+
+def test_what_rounding_makes_of_gradients_needs_no_explanation() -> None:
+    step = "weights(step={},prints={},gradients={},samples=1.0+1.0+{})"
+    first = step.format(1, 1, 5, 1.0)
+    run = of_two(
+        f"{first}  {step.format(2, 2, 6, 1.0)}",
+        f"{first}  {step.format(2, 3, 7, 1.0000001)}",
+    )
+    assert causes(run) == [DivergenceCause.GRADIENTS]
+    require_explained(run)
 
 
 def test_other_hyperparameters_are_left_to_others() -> None:
