@@ -11,8 +11,9 @@ has are no sign by themselves: the branches of `if rank == 0` may both call.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,8 @@ Calls = NDArray[np.uint64]
 
 _MOST = 1024  # calls that one side made alone
 _FEWEST = 4  # calls that follow, and that would not meet their like otherwise
-_OF_EACH = 2  # such calls for each place at which calls are left out
+_LENGTHS = (1, 2, 4, 8, 16, 32, 64)  # of calls before a place
+_OF_EACH = 2  # of both, for each call that is left out, and each place of such
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,6 @@ class FurtherCalls:
         long_is_odd: Nowhere else is the first of them made between calls like these.
         short_is_odd: Nowhere else does the other side go on from the call before to
             the call behind.
-        made_before: The other side made them before.
     """
 
     at: int
@@ -48,20 +49,23 @@ class FurtherCalls:
     alone: bool
     long_is_odd: bool
     short_is_odd: bool
-    made_before: bool
 
     @property
-    def belongs(self) -> bool | None:
+    def is_clear(self) -> bool:
+        """Whether just one side does there what is done nowhere else.
+
+        Lines that each rank takes by its own data may look shifted for a while: then
+        both sides do what they do nowhere else.
+        """
+        return self.alone or self.long_is_odd != self.short_is_odd
+
+    @property
+    def belongs(self) -> bool:
         """Whether the calls belong there, and were left out by the other side.
 
-        Of two sides of one size the one is at fault that does what it never did; None:
-        nothing tells.
+        Of two sides of one size the one is at fault that does what it never did.
         """
-        if self.alone:
-            return False
-        if self.long_is_odd != self.short_is_odd:
-            return self.short_is_odd
-        return True if self.made_before else None
+        return self.short_is_odd and not self.alone
 
 
 def further_calls(
@@ -85,8 +89,13 @@ def further_calls(
     kept = np.delete(np.arange(len(one)), taken)
     count = min(len(kept), len(others))
     last = int(kept[count - 1]) if count else -1
-    at = taken[0]
-    if taken[-1] > last or (fault is not None and (at > fault or at < fault > last)):
+    ending = [position for position in taken if position > last]
+    taken = taken[: len(taken) - len(ending)]
+    own = {*one[taken].tolist()} - {*others.tolist()}
+    if not taken or not {*one[ending].tolist()} <= own:
+        return None  # calls at the end that nothing follows may be anything
+    at, last = taken[0], max([last, *ending])
+    if fault is not None and (at > fault or at < fault > last):
         return None  # the calls at which it showed are not explained by it
     found = _told(one, others, taken, count)
     if found is None or fault is not None or found.alone:
@@ -145,13 +154,12 @@ def _told(
         return None
     both = min(len(one), len(others))
     missed = int(np.sum(one[at:both] != others[at:both]))
-    usual = _followers(others, taken, count)
-    goes_on = (int(others[at - 1]), int(others[at])) if at else None
-    enough = count - at >= _FEWEST and missed >= max(_FEWEST, _OF_EACH * len(runs))
-    by_habit = alone and count > at and missed > 1 and goes_on in usual
+    long_is_odd, short_is_odd = _odd(one, others, taken, by, count)
+    enough = count - at >= max(_FEWEST, _OF_EACH * len(taken))
+    enough &= missed >= max(_FEWEST, (_OF_EACH if alone else _FEWEST) * len(runs))
+    by_habit = alone and count > at > 0 and missed > 1 and not short_is_odd
     if not enough and not by_habit:
         return None
-    mine = one[max(at - 1, 0) : at + by + 1].tolist()
     earliest = at
     while earliest and others[earliest - 1] == one[earliest - 1 + by]:
         earliest -= 1
@@ -161,14 +169,41 @@ def _told(
         by,
         len(runs),
         alone,
-        long_is_odd=any(pair not in usual for pair in pairwise(mine)),
-        short_is_odd=goes_on is not None and goes_on not in usual,
-        made_before={*first.tolist()} <= {*others[:at].tolist()},
+        long_is_odd,
+        short_is_odd,
     )
 
 
-def _followers(others: Calls, taken: list[int], count: int) -> set[tuple[int, int]]:
-    """Which call follows which on both sides, with nothing left out between them."""
+def _odd(
+    one: Calls, others: Calls, taken: list[int], by: int, count: int
+) -> tuple[bool, bool]:
+    """Whether either side goes on there as it does nowhere else.
+
+    As few calls before are looked at as tell one side from the other.
+    """
+    at = taken[0]
     gaps = {position - number for number, position in enumerate(taken)}
-    calls = others[:count].tolist()
-    return {(calls[n - 1], calls[n]) for n in range(1, len(calls)) if n not in gaps}
+    for length in _LENGTHS:
+        if length > at:
+            break
+        usual = _ways_on(others[:count], length, gaps)
+        part = one[at - length : at + by + 1]
+        long_is_odd = not _ways_on(part, length) <= usual
+        part = others[at - length : at + 1]
+        short_is_odd = not _ways_on(part, length) <= usual
+        if long_is_odd or short_is_odd:
+            return long_is_odd, short_is_odd
+    return False, False
+
+
+def _ways_on(
+    calls: Calls, length: int, without: Collection[int] = ()
+) -> set[tuple[int, ...]]:
+    """Each call with so many before it, but for those across certain positions."""
+    known = calls.tolist()
+    gaps = sorted(without)
+    return {
+        tuple(known[n - length : n + 1])
+        for n in range(length, len(known))
+        if bisect_right(gaps, n) == bisect_right(gaps, n - length)
+    }

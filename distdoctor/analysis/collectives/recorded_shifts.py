@@ -160,6 +160,8 @@ def _told(
     meeting = alignment.meeting(run, found.at)
     calls = calls_at(run, meeting)
     is_older = not (found.earliest or found.alone) and alignment.ordinals[0] > 1
+    if not is_older and not found.is_clear:
+        return None
     at_fault = tuple(sorted(culprits)) if is_older else _at_fault(shift, culprits)
     if not at_fault and fault is None:
         return None  # that ranks call from other lines is no fault by itself
@@ -205,10 +207,7 @@ def _at_fault(shift: _Shift, culprits: Sequence[int]) -> tuple[int, ...]:
     """The minority; of two camps the one that does what it never did."""
     if culprits:
         return tuple(sorted(culprits))
-    belongs = shift.calls.belongs
-    if belongs is None:
-        return ()
-    return shift.short if belongs else shift.long
+    return shift.short if shift.calls.belongs else shift.long
 
 
 def _since(run: Run, alignment: Alignment, shift: _Shift, fault: int | None) -> str:
