@@ -97,6 +97,7 @@ from distdoctor.analysis.divergence.rank_guards import RankGuard
 from distdoctor.analysis.divergence.recorded_slips import (
     CallsAhead,
     CallsBehind,
+    CallsShifted,
     NeverCame,
     PastCollective,
 )
@@ -236,7 +237,9 @@ def _else_of_fork(fork: DataFork) -> str:
 @sentence_of(Cause.SKIPPED)
 def _sentence(skipped: _ByCalls | _ByLoop | _ByBranch | _ByRecords) -> str:
     match skipped:
-        case CallsBehind() | CallsAhead() | NeverCame() | PastCollective():
+        case CallsBehind() | CallsAhead() | CallsShifted():
+            return _by_records(skipped)
+        case NeverCame() | PastCollective():
             return _by_records(skipped)
         case SkippedCall() | AddedCall() | LeftOutCall():
             return _by_calls(skipped)
@@ -250,7 +253,7 @@ _ByLoop = LeftLoop | OneMoreRound | PartedAtLoop | PartedAtCall
 _ByBranch = RankGuard | DataFork | KeptFromMessage
 
 
-_ByRecords = CallsBehind | CallsAhead | NeverCame | PastCollective
+_ByRecords = CallsBehind | CallsAhead | CallsShifted | NeverCame | PastCollective
 
 
 def _by_records(skipped: _ByRecords) -> str:
@@ -267,6 +270,13 @@ def _by_records(skipped: _ByRecords) -> str:
             return (
                 f"{who} alone make{s(ranks)} {_calls(count)} more at {where} ({call}); "
                 f"from there on the calls of the others are {_calls(count)} behind."
+            )
+        case CallsShifted(ranks, others, count, call, where):
+            return (
+                f"{who} make{s(ranks)} each call {_calls(count)} later than "
+                f"{named(others)} from {where} on ({call}), the first that is recorded "
+                f"of all: what {named(ranks)} made alone, or {named(others)} left out, "
+                "lies before the records."
             )
         case NeverCame(ranks, absent, call, why):
             return (

@@ -24,6 +24,7 @@ from distdoctor.analysis.causes import (
 from distdoctor.analysis.collectives.alignment import Alignment
 from distdoctor.analysis.collectives.call_groups import call_groups, calls_at
 from distdoctor.analysis.collectives.collective_mismatch import at_one_position
+from distdoctor.analysis.collectives.recorded_shifts import shifted_calls
 from distdoctor.analysis.collectives.unlike_calls import SwappedCalls
 from distdoctor.analysis.divergence.recorded_slips import (
     CallsAhead,
@@ -78,6 +79,9 @@ def recorded_mismatch(run: Run, alignment: Alignment) -> Divergence | None:
         meeting = alignment.meeting(run, n)
         sides = call_groups(run, meeting)
         reported = at_one_position(run, meeting)
+        shifted = shifted_calls(run, alignment, n, reported.culprits)
+        if shifted is not None:
+            return shifted
         if not reported.culprits or len(reported.culprits) > _MOST_RANKS:
             return reported
         table = _Table(run, alignment, varying)
@@ -309,6 +313,8 @@ def _by_lines(
     }
     if table.size == len((1, 2)):
         found = table.of_two()
+        if not found:
+            return shifted_calls(run, alignment, None, ())
     elif len(found) * 2 >= table.size:
         return None
     if len(set(found.values())) != 1:

@@ -37,6 +37,25 @@ class CallsAhead(ShiftedCalls):
 
 
 @dataclass(frozen=True, slots=True)
+class CallsShifted:
+    """Ranks make each call some calls later than the others, as far as records go back.
+
+    Attributes:
+        ranks: Who makes them later.
+        others: Who made them before.
+        count: By how many calls.
+        call: The first that is recorded of all, as one of `ranks` made it.
+        where: Its place in the group's sequence.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    count: int
+    call: Call
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class NeverCame:
     """Most ranks never came to a call that a few made.
 

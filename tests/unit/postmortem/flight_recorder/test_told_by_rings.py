@@ -1,6 +1,7 @@
 """Faults that only some of a ring's contents tell, each beside a healthy near miss."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,82 @@ def test_of_two_ranks_the_one_that_broke_its_habit_left_a_call_out(
     at = [n for n, step in enumerate(job.steps[1]) if step.line[1] == 500][3]
     del job.steps[1][at]
     assert _found(tmp_path, _left(job)) == [("DD108", [1])]
+
+
+def _logged(
+    world: int, rank: int, at: range, *, branch: bool = False, last: str = "barrier"
+) -> Job:
+    """One rank reduces a metric for itself in some steps; all else is as it should be.
+
+    With `branch` each rank has a line of its own for one call of each step.
+    """
+    by_rank = {}
+    for one in range(world):
+        mine: list[Step] = []
+        for number in range(12):
+            mine += [all_reduce(8, line=("sync", 15)), Step("wait")] * 2
+            if one == rank and number in at:
+                mine += [all_reduce(8, line=("log", 25)), Step("wait")]
+            line = ("mean", 60 + one) if branch else ("mean", 30)
+            mine += [all_reduce(8, line=line), Step("wait")]
+        own = last if one == rank else "barrier"
+        by_rank[one] = [*mine, Step(own, line=("main", 40)), Step("wait")]
+    return Job(world, {"0": tuple(range(world))}, by_rank)
+
+
+_GLOO = Style(backend="gloo", prefix="fr_rank_")
+
+
+@pytest.mark.parametrize("style", [_GLOO, Style()], ids=["gloo", "nccl"])
+@pytest.mark.parametrize("at", [(3, 4), (0, 1), (11, 12), (1, 12, 4)], ids=str)
+@pytest.mark.parametrize(("world", "rank"), [(2, 0), (2, 1), (3, 0), (4, 2)], ids=str)
+def test_a_call_made_alone_long_before_the_fault_is_told_at_its_line(
+    world: int, rank: int, at: tuple[int, ...], style: Style, tmp_path: Path
+) -> None:
+    tops = _left(_logged(world, rank, range(*at)), style)
+    assert _found(tmp_path, tops, style) == [("DD108", [rank])]
+    (found,) = report_of(tmp_path)["findings"]
+    assert found["certainty"] == "likely"
+    assert f"call {3 * at[0] + 3} on world" in found["summary"]
+    assert {"line": 25} in [{"line": one["line"]} for one in found["locations"]]
+
+
+@pytest.mark.parametrize("style", [Style(), Style(frames=False)], ids=["lines", "none"])
+def test_of_two_ranks_that_go_on_the_one_with_a_call_of_another_size_is_told(
+    style: Style, tmp_path: Path
+) -> None:
+    job = _logged(2, 1, range(3, 4))
+    for steps in job.steps.values():
+        steps[:] = [
+            replace(step, sizes=(((1,),), ((1,),))) if step.line[0] == "log" else step
+            for step in steps
+            if step.op != "wait"
+        ]
+    assert _found(tmp_path, _left(job, style), style) == [("DD108", [1])]
+
+
+def test_ranks_with_lines_of_their_own_are_not_out_of_step(tmp_path: Path) -> None:
+    for world in (2, 4):
+        own = _left(_logged(world, 0, range(0), branch=True), _GLOO)
+        assert _found(tmp_path / f"well {world}", own, _GLOO) == []
+        both = _left(_logged(world, 1, range(3, 4), branch=True), _GLOO)
+        assert _found(tmp_path / f"shifted {world}", both, _GLOO) == [("DD108", [1])]
+        job = _logged(world, 0, range(0), branch=True, last="broadcast")
+        ranks = [] if world == 2 else [0]
+        unlike = _found(tmp_path / f"unlike {world}", _left(job, _GLOO), _GLOO)
+        assert unlike == [("DD101", ranks)]
+
+
+@pytest.mark.parametrize(("world", "ranks"), [(2, []), (4, [0])], ids=str)
+def test_of_a_call_that_has_left_the_ring_only_the_shift_is_told(
+    world: int, ranks: list[int], tmp_path: Path
+) -> None:
+    style = Style(backend="gloo", prefix="fr_rank_", ring=20)
+    tops = _left(_logged(world, 0, range(2, 3)), style)
+    assert _found(tmp_path, tops, style) == [("DD108", ranks)]
+    (found,) = report_of(tmp_path)["findings"]
+    assert "lies before the records" in found["summary"]
+    assert 15 not in [one["line"] for one in found["locations"]]
 
 
 def test_a_rank_ahead_that_calls_from_lines_of_its_own_is_no_fault(
