@@ -20,11 +20,13 @@ from distdoctor.cli.options import (
     write_reports,
 )
 from distdoctor.cli.ras_option import ask_ras, ras_option
+from distdoctor.cli.screen import StatusLine
 from distdoctor.errors import LeavingsMissing
 
 if TYPE_CHECKING:
     from distdoctor.judging import Judgement
-    from distdoctor.postmortem.living.autopsy_of_processes import Which
+    from distdoctor.postmortem.living.autopsy_of_processes import LookedAt, Which
+    from distdoctor.postmortem.living.job_finding import LivingJob
 
 _PAUSE_S = 30.0
 _AT_MOST_S = 3600.0
@@ -151,7 +153,7 @@ def _which(
 def _save(which: Which, folder: Path) -> None:
     """Write what is seen of one job on this node to a file."""
     from distdoctor.model.run import named
-    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of, look_at
+    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of
     from distdoctor.postmortem.living.saved_parts import save
 
     job, *others = jobs_of(which)
@@ -160,7 +162,7 @@ def _save(which: Which, folder: Path) -> None:
             f"{1 + len(others)} jobs run here: name one of them, by --job or a process "
             "number"
         )
-    part = look_at(job, replace(which, is_whole=False)).part
+    part = _seen(job, replace(which, is_whole=False)).part
     path = save(part, folder)
     ranks = f"{named(sorted(part.views))} of {part.world_size}"
     click.echo(
@@ -195,14 +197,32 @@ def looked_at(which: Which) -> Iterator[Judgement]:
     # Here, so that --help does not wait for numpy.
     from distdoctor.judging import judge_run
     from distdoctor.postmortem.evidence_run import manifest_of, run_of
-    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of, look_at
+    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of
 
     for job in jobs_of(which):
-        seen = look_at(job, which)
+        seen = _seen(job, which)
         evidence = seen.evidence
         manifest = manifest_of(evidence, [seen.part.script], job.directory)
         manifest.seconds = seen.seconds
         yield judge_run(run_of(evidence), manifest)
+
+
+def _seen(job: LivingJob, which: Which) -> LookedAt:
+    """Look at a job for some seconds, and say so meanwhile on a terminal."""
+    # Here, so that --help does not wait for numpy.
+    from distdoctor.model.run import named
+    from distdoctor.postmortem.living.autopsy_of_processes import look_at
+
+    begin = time.monotonic()
+    who = named(sorted(job.ranks)) or "the job"
+    with StatusLine(f"looking at {who}") as status:
+
+        def pause(seconds: float) -> None:
+            gone = time.monotonic() - begin
+            status.update(f"looking at {who}, whether they get on · {gone:.0f} s")
+            time.sleep(seconds)
+
+        return look_at(job, which, pause)
 
 
 def judged_leavings(

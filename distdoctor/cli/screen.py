@@ -49,9 +49,7 @@ class Screen:
         self._unfinished: list[bytes] = []
         self._ended = True
         if live:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status(self._standing)
+            self._status = _live_line(self._standing)
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -118,6 +116,52 @@ class Screen:
             state.truncate(room, overflow="ellipsis")
             shown.append("\n").append_text(state)
         self._status.update(shown)
+
+
+class StatusLine:
+    """A live line on stderr while a command works, for which somebody waits.
+
+    It disappears at the end. Where stderr is no terminal, there is none.
+
+    Args:
+        text: What is being done.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._status = _live_line(text) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            with suppress(OSError, ValueError):
+                self._status.stop()
+
+    def update(self, text: str) -> None:
+        """Say something else.
+
+        Args:
+            text: What is being done now.
+        """
+        if self._status is not None:
+            from rich.text import Text
+
+            self._status.update(Text(text))
+
+
+def _live_line(text: str) -> Status:
+    from rich.console import Console
+    from rich.text import Text
+
+    return Console(stderr=True).status(Text(text))
 
 
 def _write(file: IO[bytes], text: bytes) -> None:

@@ -77,7 +77,7 @@ def _unrecorded(
         for rank in source.ranks
     }
     return {
-        rank: evidence.unseen.get(rank, "there is no dump of it")
+        rank: evidence.unseen.get(rank, "none of the dumps has them")
         for rank in range(world_size)
         if rank not in reported and rank not in unseen
     }

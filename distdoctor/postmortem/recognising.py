@@ -133,7 +133,17 @@ def _gathered(
             here = list(find([str(part) for part in written.parts]))
         if here:
             evidence = _with_read(reader, here, evidence)
+    # What two readers looked at is listed once, with what the first says of it.
+    evidence.left_out = [*_first_of_each(evidence.left_out).items()]
     return evidence
+
+
+def _first_of_each(files: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """By path, the first reason."""
+    found: dict[str, str] = {}
+    for path, why in files:
+        found.setdefault(path, why)
+    return found
 
 
 def _with_read(

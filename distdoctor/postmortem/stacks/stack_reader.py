@@ -9,7 +9,7 @@ from distdoctor.model.events import MOST_RANKS, Busy
 from distdoctor.model.run import Frame, named
 from distdoctor.postmortem.job_evidence import STACK, Evidence, SourceRead
 from distdoctor.postmortem.leavings import Leaving
-from distdoctor.postmortem.rank_names import ranks_of
+from distdoctor.postmortem.rank_names import rank_of, ranks_of
 from distdoctor.postmortem.readers import Reader
 from distdoctor.postmortem.stacks import dump_files
 from distdoctor.postmortem.stacks.dump_files import RankDump
@@ -50,7 +50,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
         if not found:
             evidence.unreadable.append((leaving.path, "no stack in it can be read"))
         dumps += [(leaving, dump) for dump in found]
-    ranks = _ranks(dumps)
+    ranks = _ranks(dumps, evidence.world_size)
     by_rank: dict[int, ThreadStack] = {}
     elsewhere: dict[int, list[Busy]] = {}
     unnamed = 0
@@ -88,9 +88,18 @@ def _kind(dump: RankDump) -> str:
     return f"{KIND} of {by}" if by else KIND
 
 
-def _ranks(dumps: Sequence[tuple[Leaving, RankDump]]) -> list[int | None]:
-    """The rank of each dump, by its file's text, or by the names of all files."""
-    by_name = ranks_of(list(dict.fromkeys(leaving.path for leaving, _ in dumps)))
+def _ranks(
+    dumps: Sequence[tuple[Leaving, RankDump]], world_size: int
+) -> list[int | None]:
+    """The rank of each dump, by its file's text, or by the names of all files.
+
+    Names that only count do not tell ranks where there are more of them than ranks that
+    are known: they are of a launcher and of workers as well.
+    """
+    paths = list(dict.fromkeys(leaving.path for leaving, _ in dumps))
+    by_name = ranks_of(paths)
+    if len(paths) > world_size > 0:
+        by_name = {path: n for path, n in by_name.items() if rank_of(path) == n}
     several: dict[str, int] = {}
     for leaving, _ in dumps:
         several[leaving.path] = several.get(leaving.path, 0) + 1

@@ -1,11 +1,13 @@
 """What the screen writes of a job's output, and what it adds."""
 
 import io
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from distdoctor.cli.screen import Screen
+from distdoctor.cli.screen import Screen, StatusLine
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,30 @@ def test_streams_that_are_no_files_are_no_terminals(
         monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO()))
     surface = Screen(divert=False, live=False).surface
     assert (dict(surface.terminals), surface.joined) == ({}, False)
+
+
+def test_a_terminal_is_told_what_a_command_does_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    here, there = os.openpty()
+    with os.fdopen(there, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with StatusLine("looking at [rank 0]") as status:
+            status.update("looking at [rank 0] · 3 s")
+        terminal.flush()
+        shown = b""
+        while b"[rank 0]" not in shown:  # a terminal gives a part at a time
+            shown += os.read(here, 65536)
+    os.close(here)
+    assert b"looking at [rank 0]" in shown
+
+
+def test_a_file_has_no_line_of_what_a_command_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "stderr").open("w") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        with StatusLine("looking") as status:
+            status.update("looking still")
+    assert (tmp_path / "stderr").read_text() == ""

@@ -24,6 +24,8 @@ from mixed_leavings import (
     write_dumps,
     write_stacks,
 )
+from recorder_dumps import Job, Simulation, Step, Style, all_reduce, dumps, write
+from stack_dumps import py_spy_text
 
 from distdoctor.judging import judge_run
 from distdoctor.postmortem.evidence_run import manifest_of, run_of
@@ -243,3 +245,23 @@ def test_the_text_says_which_file_told_what(tmp_path: Path) -> None:
     assert "rank 3 raised KeyError" in text
     assert "/job.out)" in text
     assert "evidence  ranks {0-2,4-7}: dump, log; rank 3: log" in text
+
+
+def test_a_file_that_two_readers_leave_out_is_listed_once(tmp_path: Path) -> None:
+    write_dumps(tmp_path / "fr", stop=5, script="other.py")
+    write_stacks(tmp_path / "stacks")
+    left_out = [path for path, _ in gather([str(tmp_path)]).left_out]
+    assert len(left_out) == len(set(left_out)) == WORLD
+
+
+def test_stacks_that_are_only_counted_make_no_further_ranks(tmp_path: Path) -> None:
+    style = Style(backend="gloo", prefix="fr_rank_")
+    job = Job(
+        2, {"0": (0, 1)}, {rank: [all_reduce(4), Step("wait")] for rank in (0, 1)}
+    )
+    write(tmp_path / "fr", dumps(job, Simulation(job), style), style)
+    for number in range(6):
+        (tmp_path / f"stack{number}.txt").write_text(py_spy_text(number))
+    evidence = gather([str(tmp_path)])
+    assert (evidence.world_size, evidence.stacks) == (2, {})
+    assert any("name no rank" in one for one in evidence.remarks)
