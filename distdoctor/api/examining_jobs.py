@@ -141,8 +141,8 @@ def autopsy(*what: int | str | Path) -> Examination:
     Raises:
         LeavingsMissing: Nothing there tells of a job, or the processes are of several.
     """
+    from distdoctor.checking.judged_leavings import judged_leavings, judged_living
     from distdoctor.checking.judged_run import Judged
-    from distdoctor.cli.autopsy import judged_leavings, looked_at
     from distdoctor.postmortem.living.autopsy_of_processes import Which
 
     pids = [one for one in what if isinstance(one, int)]
@@ -153,7 +153,7 @@ def autopsy(*what: int | str | Path) -> Examination:
     with _judging:
         if not pids:
             return _examination(Judged(judged_leavings([str(one) for one in what])))
-        first, *others = looked_at(Which(tuple(pids)))
+        first, *others = judged_living(Which(tuple(pids)))
     if others:
         raise LeavingsMissing(
             f"these are processes of {1 + len(others)} jobs: look at one at a time"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from distdoctor.checking.judged_leavings import judged_leavings, judged_living
 from distdoctor.checking.judged_run import Judged
 from distdoctor.cli.completed_words import jobs
 from distdoctor.cli.options import (
@@ -19,7 +19,7 @@ from distdoctor.cli.options import (
     status_of,
     write_reports,
 )
-from distdoctor.cli.ras_option import ask_ras, ras_option
+from distdoctor.cli.ras_option import ras_option
 from distdoctor.cli.screen import StatusLine
 from distdoctor.errors import LeavingsMissing
 
@@ -177,7 +177,7 @@ def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement
     found: list[Judgement] = []
     while True:
         try:
-            found = list(looked_at(which))
+            found = list(judged_living(which, _seen))
         except LeavingsMissing:
             if not found:
                 raise
@@ -186,25 +186,6 @@ def _living(which: Which, pause_s: float, until: float | None) -> list[Judgement
         if until is None or sick or time.monotonic() + pause_s >= until:
             return found
         time.sleep(pause_s)
-
-
-def looked_at(which: Which) -> Iterator[Judgement]:
-    """Look at living jobs once, and judge each.
-
-    Raises:
-        LeavingsMissing: There are none.
-    """
-    # Here, so that --help does not wait for numpy.
-    from distdoctor.judging import judge_run
-    from distdoctor.postmortem.evidence_run import manifest_of, run_of
-    from distdoctor.postmortem.living.autopsy_of_processes import jobs_of
-
-    for job in jobs_of(which):
-        seen = _seen(job, which)
-        evidence = seen.evidence
-        manifest = manifest_of(evidence, [seen.part.script], job.directory)
-        manifest.seconds = seen.seconds
-        yield judge_run(run_of(evidence), manifest)
 
 
 def _seen(job: LivingJob, which: Which) -> LookedAt:
@@ -223,41 +204,3 @@ def _seen(job: LivingJob, which: Which) -> LookedAt:
             time.sleep(seconds)
 
         return look_at(job, which, pause)
-
-
-def judged_leavings(
-    paths: list[str], ras: str | None = None, columns: Path | None = None
-) -> Judgement:
-    """The judgement on what a job left.
-
-    Args:
-        paths: Files and folders.
-        ras: Address of a job's RAS, to be asked as well.
-        columns: Folder for the calls of dumps.
-
-    Raises:
-        LeavingsMissing: Nothing there tells of a job.
-    """
-    # Here, so that --help does not wait for numpy.
-    from distdoctor.cli.recorded_jobs import judged_records
-
-    if ras is None and (recorded := judged_records(paths, columns)) is not None:
-        return recorded
-    from distdoctor.judging import judge_run
-    from distdoctor.postmortem.evidence_run import manifest_of, run_of
-    from distdoctor.postmortem.recognising import gather
-    from distdoctor.postmortem.remote_files import without_secrets
-
-    evidence = gather(paths, columns=columns)
-    paths = [without_secrets(path) for path in paths]
-    if ras is not None:
-        paths = [*paths, ask_ras(ras, evidence)]
-    if not evidence.sources and not evidence.unreadable:
-        raise LeavingsMissing(
-            f"{', '.join(paths)}: nothing in it tells of a job; "
-            f"{len(evidence.left_out)} files are of no kind that is known, "
-            f"{len(evidence.unreadable)} could not be read; give the folder that the "
-            "job wrote to"
-        )
-    manifest = manifest_of(evidence, paths, str(Path.cwd()))
-    return judge_run(run_of(evidence), manifest)

@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "pytest_plugin": "errors model journal probes launch catalogue report judging "
     "checking",
     # It judges by the same ways as the commands.
-    "api": "errors model catalogue journal launch postmortem report checking cli",
+    "api": "errors model catalogue journal launch postmortem report checking",
     "testing": "model",
     "equivalence": "errors model journal probes",
     "__main__": "cli",

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 from ras_reports import DEAD, communicator, report, server
 
-from distdoctor.cli import autopsy, ras_option
+from distdoctor.checking import judged_leavings
+from distdoctor.cli import autopsy
 from distdoctor.errors import StatusUnavailable
 
 
@@ -23,8 +24,8 @@ def autopsied(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ras_option, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(ras_option.ask_ras, "__defaults__", (0.0,))
+    monkeypatch.setattr(judged_leavings, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(judged_leavings.ask_ras, "__defaults__", (0.0,))
 
 
 def test_a_dead_rank_is_told() -> None:
