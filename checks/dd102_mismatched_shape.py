@@ -58,8 +58,6 @@ Remedy
 ------
 Make the size the same on all ranks: pad to the largest (agree on it by an `all_reduce`
 with MAX), drop the last incomplete batch, or use an operation with explicit splits.
-Where only gloo's last words are left, run the job under `distdoctor check`, or once
-more with `TORCH_DISTRIBUTED_DEBUG=DETAIL`: both name the two calls.
 
 Known problems
 --------------

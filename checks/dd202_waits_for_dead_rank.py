@@ -81,9 +81,8 @@ Remedy
 Repair the line that raised. If a rank may meet bad data, catch the error where it
 arises and let all ranks decide together what to do; never communicate in a `finally:`
 or an `except:` that only one rank can reach. If the kernel killed it for want of
-memory, give the job more, or start fewer ranks and loader workers on the machine. A
-rank that aborted itself has said why on its stderr: look at that file, too. If only
-NCCL's RAS tells of it, look at its output, and at `dmesg` and the network of its
+memory, give the job more, or start fewer ranks and loader workers on the machine. If
+only NCCL's RAS tells of it, look at its output, and at `dmesg` and the network of its
 host.
 
 Known problems
@@ -113,7 +112,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distdoctor.analysis.causes import Cause, capital, failed, on_group, s, waits
+from distdoctor.analysis.causes import (
+    Cause,
+    Divergence,
+    capital,
+    failed,
+    on_group,
+    s,
+    waits,
+)
 from distdoctor.analysis.communicators.lost_members import lost_members
 from distdoctor.analysis.divergence.cascade import findings
 from distdoctor.analysis.divergence.recorded_slips import LostRanks
@@ -132,11 +139,23 @@ NEEDS = (Call,)
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that died and left others waiting."""
     died: set[int] = set()
-    for found in findings(run, Cause.DIED):
+    for found in findings(run, Cause.DIED, cure=_cure):
         died |= {*found.culprits}
         yield found
     yield from lost_members(run, died)
     require_whole(run)
+
+
+def _cure(divergence: Divergence) -> str:
+    """What to do where nobody can tell yet of what a rank died."""
+    death = divergence.facts
+    if not isinstance(death, Death) or not death.unexplained:
+        return ""
+    return (
+        f"Look at the stderr of {named(death.ranks)}, where a process that aborts "
+        "itself says why, and give that file to `distdoctor autopsy`, too. Where there "
+        "is none, run the job under `distdoctor check`."
+    )
 
 
 @sentence_of(Cause.DIED)

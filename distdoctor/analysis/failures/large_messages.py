@@ -17,6 +17,12 @@ from distdoctor.model.run import Run, named
 
 _MOST_PLACES = 4
 
+_REMEDY = (
+    "Find the two calls: run the job under `distdoctor check`, or once more with "
+    "`TORCH_DISTRIBUTED_DEBUG=DETAIL` in its environment; both name them. Then have "
+    "all ranks make the same calls in the same order, with tensors of one size."
+)
+
 
 def large_messages(run: Run) -> Iterator[Finding]:
     """What gloo said, and where the other ranks were then.
@@ -39,6 +45,7 @@ def large_messages(run: Run) -> Iterator[Finding]:
         locations=_places(broken),
         certainty=Certainty.LIKELY,
         details={"received": first.received, "expected": first.expected},
+        remedy=_REMEDY,
     )
 
 

@@ -82,6 +82,7 @@ def test_why_a_rank_aborted_is_likely_where_its_last_words_are_lost(
     assert (finding.code, finding.ranks) == ("DD202", [0])
     assert finding.certainty == "likely"
     assert "its stderr tells" in finding.summary
+    assert finding.remedy.startswith("Look at the stderr of rank 0")
 
 
 def _file(folder: Path, text: str) -> Path:
