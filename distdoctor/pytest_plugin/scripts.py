@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distdoctor.pytest_plugin.headline import finding_line
 from distdoctor.pytest_plugin.session_report import give
 from distdoctor.pytest_plugin.slots import Gpus, slots_of
 
@@ -205,6 +204,9 @@ def _shorten_summary(report: pytest.TestReport, judged: list[Report]) -> None:
 
     Under CI pytest prints the whole message of an exception there.
     """
+    # Not by every pytest: it brings numpy.
+    from distdoctor.pytest_plugin.headline import finding_line
+
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:
         lines = [
