@@ -66,7 +66,18 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     ),
     "DD414": ("DD409", "DD410", "DD411"),  # what was read was not what was written
     # Values and steps.
-    "DD416": ("DD113", "DD511", "DD512", "DD513", "DD516", "DD507", "DD405", "DD533"),
+    # Of a message that is larger than it was sent, the rest is whatever lay there.
+    "DD416": (
+        "DD111",
+        "DD113",
+        "DD511",
+        "DD512",
+        "DD513",
+        "DD516",
+        "DD507",
+        "DD405",
+        "DD533",
+    ),
     "DD417": ("DD406", "DD407", "DD503", "DD513", "DD516"),
     "DD407": ("DD406",),  # the optimizer holds what the parameter was before
     "DD521": ("DD404",),

@@ -14,6 +14,7 @@ from distdoctor.launch.progress import Progress, RankProgress
 
 _CALM_S = 1.0  # of quiet, before the processor time of the ranks is first taken
 _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and then
+_RESTING_SHARE = 0.03  # of a core; on a crowded machine who works may get but a tenth
 
 
 class Stillness:
@@ -53,12 +54,23 @@ class Stillness:
             idle=sorted(idle),
         )
 
+    def all_rest(self) -> bool:
+        """Whether no live rank has worked since anything moved, be it ever so little.
+
+        Stricter than `idle` of `now`: of many ranks on few processors each one that
+        works gets a small share only.
+        """
+        living = self._progress.living()
+        return bool(living) and all(
+            self._is_idle(rank, _RESTING_SHARE) for rank in living
+        )
+
     def _quiet_s(self) -> float:
         return (time.monotonic_ns() - self._since_ns) / 1e9
 
-    def _is_idle(self, rank: RankProgress) -> bool:
+    def _is_idle(self, rank: RankProgress, share: float = _IDLE_SHARE) -> bool:
         began_ns, before_s = self._cpu_s.get(rank.pid, (0, 0.0))
         if not began_ns:
             return False
         now_ns, used_s = self._looks.used(rank.pid)
-        return used_s - before_s < _IDLE_SHARE * (now_ns - began_ns) / 1e9
+        return used_s - before_s < share * (now_ns - began_ns) / 1e9

@@ -148,9 +148,7 @@ class Watchdog:
         if (now := time.monotonic()) < self._asked_s + ASK_EVERY_S:
             return False
         self._asked_s = now
-        still = self._stillness.now()
-        living = {rank.rank for rank in self.progress.living()}
-        return still is not None and living <= set(still.idle)
+        return self._stillness.all_rest()
 
     def alive(self) -> list[int]:
         """Processes of all live ranks, including those just started."""
