@@ -1,0 +1,61 @@
+"""Who rests, and who only gets little of a crowded machine."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from distdoctor.launch.process_looks import Looks
+from distdoctor.launch.progress import Progress
+from distdoctor.launch.stillness import Stillness
+
+_BEGUN_S, _RANKS = 30.0, 8
+
+
+class _Used:
+    """Each rank has used a share of a core since it was first asked for."""
+
+    def __init__(self, shares: dict[int, float]) -> None:
+        self.shares, self.begun_ns = shares, 0
+
+    def used(self, pid: int) -> tuple[int, float]:
+        now_ns = time.monotonic_ns()
+        if not self.begun_ns:
+            self.begun_ns = now_ns
+        seconds = (now_ns - self.begun_ns) / 1e9
+        return now_ns, self.shares[pid] * seconds
+
+
+def stillness(shares: dict[int, float]) -> Stillness:
+    """Of ranks that have made no step, and were quiet for long."""
+    header = SimpleNamespace(steps=0)
+    ranks = [
+        SimpleNamespace(
+            rank=pid, pid=pid, reader=SimpleNamespace(header=lambda: header)
+        )
+        for pid in shares
+    ]
+    moved_ns = time.monotonic_ns() - int(_BEGUN_S * 1e9)
+    progress: Any = SimpleNamespace(
+        living=lambda: ranks, last_event_ns=lambda: moved_ns
+    )
+    measured = Stillness(cast(Progress, progress), cast(Looks, _Used(shares)))
+    measured._since_ns = moved_ns
+    measured._steps = (0,) * len(shares)
+    measured.look()
+    time.sleep(0.01)
+    return measured
+
+
+@pytest.mark.parametrize(("share", "rests"), [(0.0, True), (0.01, True), (0.08, False)])
+def test_who_gets_a_small_share_of_a_processor_works(share: float, rests: bool) -> None:
+    shares = dict.fromkeys(range(1, _RANKS), 0.0) | {_RANKS: share}
+    measured = stillness(shares)
+    assert measured.all_rest() is rests
+    assert (still := measured.now()) is not None
+    assert still.idle == [*range(1, _RANKS + 1)]
+
+
+def test_without_ranks_nobody_rests() -> None:
+    assert not stillness({}).all_rest()
