@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.journal.folder import Manifest, Still
+from distdoctor.journal.folder import Manifest
 from distdoctor.journal.format import RecordKind, offset_of
 from distdoctor.journal.layout import LOSSES_FILE
 from distdoctor.journal.packed_texts import group_text
@@ -105,12 +105,12 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
 
 
 @pytest.mark.parametrize(
-    ("closed", "waited_s", "idle", "proved"),
+    ("closed", "waited_s", "rest", "proved"),
     [
-        (True, 25, [0, 1], Stop.DEADLOCK),
-        (True, 25, [0], ""),  # rank 1 is at work, and may be found yet
-        (True, 5, [0, 1], ""),
-        (False, 25, [0, 1], ""),
+        (True, 25, True, Stop.DEADLOCK),
+        (True, 25, False, ""),  # who is at work may be found yet
+        (True, 5, True, ""),
+        (False, 25, True, ""),
     ],
 )
 def test_ranks_that_all_came_and_do_not_meet_are_not_waited_for(
@@ -119,11 +119,10 @@ def test_ranks_that_all_came_and_do_not_meet_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     closed: bool,
     waited_s: int,
-    idle: list[int],
+    rest: bool,
     proved: str,
 ) -> None:
-    still = Still(seconds=waited_s, longest_before=0.0, idle=idle)
-    monkeypatch.setattr(watchdog._stillness, "now", lambda: still)
+    monkeypatch.setattr(watchdog._stillness, "all_rest", lambda: rest)
     joins(tmp_path, 1, ANOTHER)
     watchdog.census()
     watchdog.manifest.closed = closed
