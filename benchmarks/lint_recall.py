@@ -113,7 +113,7 @@ def _of_fixtures(*, advice: bool, listed: bool) -> None:
                 continue
             try:
                 sick, well = _states(one)
-            except (StateUnreadable, SyntaxError) as why:  # quotes in an f-string
+            except StateUnreadable as why:
                 print(f"left out: {folder}/{one.name}: {why}")
                 continue
             name = f"{folder}/{one.name}"

@@ -174,6 +174,8 @@ class _Answering(_Text):
         return re.sub(rf"^ {{{spare}}}", "", text, flags=re.MULTILINE)
 
     def _expression(self, node: ast.expr) -> None:
+        if isinstance(node, ast.JoinedStr):
+            return  # before Python 3.12 nobody tells where its parts stand
         value = self._value(node)
         if value is not _UNKNOWN and not self._is_the_state(node):
             if not isinstance(node, ast.Constant):
@@ -251,6 +253,11 @@ class _Removing(_Text):
             for one in ast.walk(self.tree)
             if isinstance(one, (ast.FunctionDef, ast.ClassDef))
         }
+        alone = {
+            body[0]
+            for one in ast.walk(self.tree)
+            if isinstance(body := getattr(one, "body", None), list) and len(body) == 1
+        }
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef):
                 yield from self._without(
@@ -270,7 +277,8 @@ class _Removing(_Text):
             elif isinstance(node, ast.Assign) and (
                 _hands_on(node.value) or ast.unparse(node.targets[0]) == "STATE"
             ):
-                yield _Edit(self.line_begin(node), self.line_end(node), "")
+                nothing = " " * node.col_offset + "pass\n" if node in alone else ""
+                yield _Edit(self.line_begin(node), self.line_end(node), nothing)
 
     def _without(self, row: list[Any], gone: list[bool]) -> Iterator[_Edit]:
         """A row of arguments without one."""

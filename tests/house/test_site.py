@@ -114,6 +114,19 @@ def test_a_patient_is_shown_with_its_disease_and_without(path: Path) -> None:
         assert len(excerpt.text.splitlines()) < 80
 
 
+@pytest.mark.parametrize("state", ["sick", "well"])
+def test_every_program_of_fixtures_can_be_had_in_one_state(state: str) -> None:
+    """Also one whose f-strings ask for it, or that does nothing else in a function."""
+    asking = [
+        path
+        for path in sorted((ROOT / "fixtures").rglob("*.py"))
+        if "RANKS = " in (text := path.read_text()) and "state" in text
+    ]
+    assert len(asking) > 100
+    for path in asking:
+        compile(in_state(path.read_text(), state), path.name, "exec")
+
+
 def test_pictures_are_those_of_the_drawings_beside_them() -> None:
     """Else: `python docs/make_pictures.py`."""
     made = runpy.run_path(str(ROOT / "docs" / "make_pictures.py"))["pictures"]()
