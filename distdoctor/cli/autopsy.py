@@ -20,7 +20,7 @@ from distdoctor.cli.options import (
     write_reports,
 )
 from distdoctor.cli.ras_option import ras_option
-from distdoctor.cli.screen import StatusLine
+from distdoctor.cli.screen import status_line
 from distdoctor.errors import LeavingsMissing
 
 if TYPE_CHECKING:
@@ -196,11 +196,11 @@ def _seen(job: LivingJob, which: Which) -> LookedAt:
 
     begin = time.monotonic()
     who = named(sorted(job.ranks)) or "the job"
-    with StatusLine(f"looking at {who}") as status:
+    with status_line(f"looking at {who}") as say:
 
         def pause(seconds: float) -> None:
             gone = time.monotonic() - begin
-            status.update(f"looking at {who}, whether they get on · {gone:.0f} s")
+            say(f"looking at {who}, whether they get on · {gone:.0f} s")
             time.sleep(seconds)
 
         return look_at(job, which, pause)

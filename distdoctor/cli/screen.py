@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
@@ -118,43 +118,30 @@ class Screen:
         self._status.update(shown)
 
 
-class StatusLine:
+@contextmanager
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
     """A live line on stderr while a command works, for which somebody waits.
 
     It disappears at the end. Where stderr is no terminal, there is none.
 
     Args:
         text: What is being done.
+
+    Yields:
+        A function that says something else in its place.
     """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.text import Text
 
-    def __init__(self, text: str) -> None:
-        self._status = _live_line(text) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._status is not None:
-            with suppress(OSError, ValueError):
-                self._status.stop()
-
-    def update(self, text: str) -> None:
-        """Say something else.
-
-        Args:
-            text: What is being done now.
-        """
-        if self._status is not None:
-            from rich.text import Text
-
-            self._status.update(Text(text))
+    status = _live_line(text)
+    status.start()
+    try:
+        yield lambda now: status.update(Text(now))
+    finally:
+        with suppress(OSError, ValueError):  # nobody reads any more
+            status.stop()
 
 
 def _live_line(text: str) -> Status:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distdoctor.cli.screen import Screen, StatusLine
+from distdoctor.cli.screen import Screen, status_line
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_terminal_is_told_what_a_command_does_meanwhile(
     here, there = os.openpty()
     with os.fdopen(there, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with StatusLine("looking at [rank 0]") as status:
-            status.update("looking at [rank 0] · 3 s")
+        with status_line("looking at [rank 0]") as say:
+            say("looking at [rank 0] · 3 s")
         terminal.flush()
         shown = b""
         while b"[rank 0]" not in shown:  # a terminal gives a part at a time
@@ -63,6 +63,6 @@ def test_a_file_has_no_line_of_what_a_command_does(
 ) -> None:
     with (tmp_path / "stderr").open("w") as file:
         monkeypatch.setattr(sys, "stderr", file)
-        with StatusLine("looking") as status:
-            status.update("looking still")
+        with status_line("looking") as say:
+            say("looking still")
     assert (tmp_path / "stderr").read_text() == ""
