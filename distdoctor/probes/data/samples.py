@@ -33,6 +33,7 @@ from distdoctor.probes.metrics.half_precision_sums import TALLIES
 from distdoctor.probes.optimizer_step.true_steps import after_steps
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replicas import trained_models
 
 MOST_PASSES = 5_000
 """Passes that a process tells; a loop may make a loader for every step."""
@@ -61,6 +62,7 @@ class Samples:
         self._allowance = Allowance()
         self._passes = self._resumed = self._loaders = 0
         self.latest: PassReading | None = None  # that gave a batch to train on
+        self._evaluating = False  # the model was set to, last
 
     # --- what happens ---
 
@@ -94,6 +96,8 @@ class Samples:
         is_due = reading.give(batch)
         if torch.is_grad_enabled():
             self.latest = reading
+            reading.aside = self._evaluating
+            reading.last_given = METRICS.backwards
             if not reading.fresh:
                 self._fresh = [one for one in self._fresh if not one.over]
                 self._fresh.append(reading)
@@ -130,16 +134,33 @@ class Samples:
             MEMORY_GROWTH.evaluated(reading.part.number, reading.given)
 
     def stepped(self, optimizer: Any) -> None:
-        """Called after an optimizer step, made on the latest batches."""
+        """Called after an optimizer step, made on the latest batches.
+
+        Of several loaders, those that the model evaluated are left out: a look at a
+        batch of other data between two steps, for which gradients were not turned off.
+        """
         TALLIES.look()
         number = self._optimizers.of(optimizer)
+        some = not all(reading.aside for reading in self._fresh)
         for reading in self._fresh:
             reading.fresh = False
+            if some and reading.aside:
+                continue
             reading.steps += 1
             reading.part = replace(reading.part, optimizer=number)
             if reading.over:  # it is the step for the last of its batches
                 RECORDER.observe(reading.tell(unfinished=False), reading.site)
         self._fresh.clear()
+
+    def turned(self, module: Any, _result: Any) -> None:
+        """Called when a module was set to train or to evaluate."""
+        models = trained_models.models()
+        if not any(module is model.module for model in models):
+            return
+        self._evaluating = not module.training
+        latest = self.latest
+        if latest is not None and latest.last_given == METRICS.backwards:
+            latest.aside |= self._evaluating
 
     def resumed(self, state: Any) -> None:
         """Called on `Optimizer.load_state_dict`; a non-empty state is a resume."""
@@ -237,6 +258,7 @@ def watch() -> None:
     _replace(iterator, "_next_index", _next_index)
     _replace(iterator, "_reset", _reset)
     _replace(DataLoader, "__iter__", lambda made: _telling(made, SAMPLES.iterated))
+    _replace(torch.nn.Module, "train", lambda made: _telling(made, SAMPLES.turned))
     if not _watched:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)

@@ -33,6 +33,7 @@ from distdoctor.probes.data.loaders import watch_loaders
 from distdoctor.probes.data.sample_fingerprints import held_by, of_samples, of_whole
 from distdoctor.probes.data.samples import SAMPLES
 from distdoctor.probes.recorder import RECORDER
+from distdoctor.probes.replicas import trained_models
 
 Samples = Dataset[tuple[Tensor, ...]]
 
@@ -161,6 +162,43 @@ def test_steps_are_those_made_on_a_pass(folder: Path) -> None:
     optimizer.step()
     _, read = seen(folder)
     assert [one.steps for one in read] == [0, 2, 1]
+
+
+@pytest.mark.parametrize("fetched", ["before", "after"])
+def test_a_look_at_other_data_between_two_steps_is_no_training(
+    folder: Path, fetched: str
+) -> None:
+    """Also where gradients are left on, whether eval() or the batch comes first."""
+    weight = nn.Linear(3, 1)
+    trained_models.wrapped(weight, "ddp")
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+    train, other = shuffled(rows(30)), shuffled(rows())
+    for (batch,) in train:
+        weight(batch).sum().backward()
+        optimizer.step()
+        if fetched == "after":
+            weight.eval()
+        (looked_at,) = next(iter(other))
+        weight.eval()
+        weight(looked_at)
+        weight.train()
+    _, found = seen(folder)
+    assert sorted(one.steps for one in found) == [0] * 6 + [6]
+
+
+def test_a_model_that_trains_in_evaluation_is_trained_on_all_it_is_given(
+    folder: Path,
+) -> None:
+    """As one whose normalisation is frozen, with batches of two loaders in a step."""
+    weight = nn.Linear(3, 1)
+    trained_models.wrapped(weight, "ddp")
+    weight.eval()
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+    for (batch,), (other,) in zip(shuffled(rows()), shuffled(rows()), strict=True):
+        (weight(batch).sum() + weight(other).sum()).backward()
+        optimizer.step()
+    _, found = seen(folder)
+    assert [one.steps for one in found] == [3, 3]
 
 
 def test_the_lines_that_made_things_are_known(folder: Path) -> None:
