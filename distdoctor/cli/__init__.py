@@ -84,6 +84,14 @@ class _Commands(click.Group):
         command.name, command.short_help = cmd_name, _COMMANDS[cmd_name][1]
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; a script in its place gets told which one is for it."""
+        if args[0].endswith(".py") and args[0] not in _COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}: give `check` before a script.")
+        return super().resolve_command(ctx, args)
+
     def format_commands(
         self,
         ctx: click.Context,  # noqa: ARG002
@@ -106,7 +114,7 @@ class _Commands(click.Group):
         except click.ClickException as error:
             text = io.StringIO()
             error.show(file=text)
-            sys.stderr.write(plain_lines(text.getvalue()))
+            sys.stderr.write(plain_lines(text.getvalue() + _hint(error)))
             status = error.exit_code
         except click.Abort as error:
             sys.stderr.write("distdoctor: interrupted\n")
@@ -127,8 +135,20 @@ class _Commands(click.Group):
             raise _Unread from error
 
 
+def _hint(error: click.ClickException) -> str:
+    """Where an option stands that a command does not know: it may be the script's."""
+    context = error.ctx if isinstance(error, click.NoSuchOption) else None
+    if context is None or [context.info_name] not in _HAVE_COMMANDS:
+        return ""
+    return (
+        "What the script is to get stands after `--`, as in "
+        f"`distdoctor {context.info_name} train.py -- --lr 0.1`.\n"
+    )
+
+
 @click.group(
     cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0 well, 1 sick, 2 wrong usage, 3 internal error of "
     "distdoctor, 4 evidence incomplete, 128 + n interrupted by signal n.",
 )

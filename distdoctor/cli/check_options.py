@@ -229,9 +229,12 @@ _OPTIONS = (
     click.option(
         "-n",
         "--ranks",
+        "--nproc-per-node",
+        "--nproc_per_node",
+        "ranks",
         default=DEFAULT_RANKS,
         show_default=True,
-        help="Number of ranks.",
+        help="Number of ranks; also by torchrun's names.",
     ),
     click.option(
         "--world-size",

@@ -63,6 +63,22 @@ def test_an_unknown_flag_is_a_usage_error(box: Box) -> None:
     status, _, err = box.run("check", "--no-such-flag")
     assert status == 2
     assert "No such option" in err
+    assert "after `--`" in err
+
+
+def test_a_script_without_a_command_is_told_which_is_for_it(box: Box) -> None:
+    status, _, err = box.run("train.py")
+    assert status == 2
+    assert "give `check` before a script" in err
+
+
+@pytest.mark.parametrize("name", ["--nproc-per-node", "--nproc_per_node"])
+def test_the_number_of_ranks_has_torchruns_names_too(box: Box, name: str) -> None:
+    box.write("print(1)\n")
+    status, _, err = box.run("check", name, "0", "train.py")
+    assert status == 2
+    assert "No such option" not in err
+    assert "ranks" in one_sentence(err)
 
 
 def test_no_space_for_the_journals_is_said_before_anything_starts(box: Box) -> None:
