@@ -28,6 +28,16 @@ From one line the sizes agree as well, and only the names tell: each rank goes t
 its metrics in the order in which it met them, and keeps each mean under its name. (What
 is kept is read from the source, and no drawing tells it.)
 
+From one line the sizes agree, and of each call it was recognised which parameter's
+gradient it carried:
+
+    rank 0 | holds(names=a.w+b.w,sizes=8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=0+1,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+    rank 1 | holds(names=a.w+b.w,sizes=8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=3+4,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=0+1,calls=2+1,own=3+4,sent=3+4,factors=1+1)@t.py:8  exit=0
+
 Well
 ----
 Different lines, in no order that crosses:
@@ -44,6 +54,22 @@ A loop over names from one line, in one order:
 
     rank 0 | all_reduce(2)@t.py:9  turn(variables=name,names=easy,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=name,names=hard,ordinal=2)@t.py:7  exit=0
     rank 1 | all_reduce(2)@t.py:9  turn(variables=name,names=easy,ordinal=1)@t.py:7  all_reduce(2)@t.py:9  turn(variables=name,names=hard,ordinal=2)@t.py:7  exit=0
+
+Gradients in one order, of which a rank's first was not recognised; and two that ranks
+send in orders of their own and use alike, as what sums all of them does:
+
+    rank 0 | holds(names=a.w+b.w,sizes=8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=0+1,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8
+           | all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=2,prints=9+9,weights=4+3,passes=1,moved=16)@t.py:9
+           | sent(step=2,positions=0+1,calls=3+4,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+    rank 1 | holds(names=a.w+b.w,sizes=8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=0+1,calls=0+2,own=3+4,sent=3+4,factors=0+1)@t.py:8
+           | all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=2,prints=9+9,weights=4+3,passes=1,moved=16)@t.py:9
+           | sent(step=2,positions=0+1,calls=4+3,own=3+4,sent=3+4,factors=1+1)@t.py:8  exit=0
 
 Tasks in orders of their own, of which the source keeps nothing by name:
 
@@ -64,10 +90,12 @@ directory listing or anything a per-rank seed has shuffled.
 
 Known problems
 --------------
-Where calls of one size come from one line and no name of a loop tells them apart, as in
-hooks that run in another order or records taken in the order of a rank's data, a swap
-is not seen: the run is well, or DD404 tells what comes of it. What is kept under which
-name is read from the source, so that such a finding is likely at most.
+Where calls of one size come from one line, and neither the name of a loop nor the
+gradient that they carry tells them apart, as in hooks that run within backward in
+another order or records taken in the order of a rank's data, a swap is not seen: the
+run is well, or DD404 tells what comes of it. What is kept under which name is read from
+the source, and gradients are recognised by their memory or by their values, so that
+such a finding is likely at most.
 
 References
 ----------
@@ -82,6 +110,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import Cause, capital, s
 from distdoctor.analysis.collectives.unlike_calls import SwappedCalls
 from distdoctor.analysis.divergence.cascade import findings
+from distdoctor.analysis.divergence.gradient_orders import GradientOrders
 from distdoctor.analysis.divergence.loop_orders import LoopOrders
 from distdoctor.analysis.divergence.swapped_calls import CrossedCalls, UnseenSwap
 from distdoctor.analysis.evidence import require_whole
@@ -102,7 +131,20 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 @sentence_of(Cause.ORDER)
-def _sentence(swap: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders) -> str:
+def _sentence(
+    swap: SwappedCalls | CrossedCalls | UnseenSwap | LoopOrders | GradientOrders,
+) -> str:
+    if isinstance(swap, GradientOrders):
+        brought = "; ".join(
+            f"{named(ranks)}: {', '.join(names[:_MOST_NAMES])}"
+            + ", …" * (len(names) > _MOST_NAMES)
+            for ranks, names in swap.brought
+        )
+        return (
+            f"At {swap.where} ranks bring the gradients of different parameters "
+            f"({brought}), at step {swap.step}: they send them in orders of their own, "
+            "and what belongs to different parameters was combined without an error."
+        )
     if isinstance(swap, LoopOrders):
         return (
             f"{capital(named(swap.ranks))} go through the same names at {swap.loop}, "

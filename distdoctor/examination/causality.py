@@ -52,15 +52,17 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
         *("DD113", "DD314", "DD406", "DD407", "DD404", "DD505", "DD418", "DD405"),
         *("DD514", "DD521", "DD522", "DD523", "DD412", "DD414"),
         *("DD409", "DD410", "DD411"),
-        # A round or a step that only some ranks make changes the weights of these.
-        *("DD108", "DD208", "DD211"),
+        # A round or a step that only some ranks make changes the weights of these, and
+        # so does an average over gradients of different parameters.
+        *("DD107", "DD108", "DD208", "DD211"),
     ),
     "DD403": ("DD404", "DD402", "DD406", "DD418"),
     # DDP does not know the parameter; or it was averaged with another one.
     "DD404": ("DD113", "DD505", "DD406", "DD107", "DD314"),
     "DD405": ("DD113", "DD501"),
-    "DD418": ("DD113", "DD505", "DD406", "DD314"),
+    "DD418": ("DD113", "DD505", "DD406", "DD107", "DD314"),
     "DD408": (
+        "DD107",
         *("DD113", "DD314", "DD406", "DD407", "DD404", "DD505", "DD418", "DD405"),
         *("DD514", "DD521", "DD522", "DD412", "DD410", "DD411", "DD402"),
     ),

@@ -32,6 +32,7 @@ from distdoctor.analysis.divergence.excluded_ranks import kept_out
 from distdoctor.analysis.divergence.first_faults import (
     by_calls,
     by_death_or_callback,
+    by_gradient_orders,
     by_loop_orders,
     by_parted_ways,
     by_rank_guard,
@@ -179,6 +180,7 @@ CASCADE: tuple[CascadeStep, ...] = (
             # No call failed to meet: calls that look alike may still be the wrong ones.
             InGroup("two lines in opposite order", by_unseen_swaps),
             InGroup("a loop over names in different orders", by_loop_orders),
+            InGroup("gradients sent in different orders", by_gradient_orders),
         ),
     ),
     # Calls that set up (groups, joining) are told in their own terms before faults are

@@ -16,6 +16,7 @@ from distdoctor.analysis.collectives.collective_mismatch import mismatch, unfit_
 from distdoctor.analysis.collectives.thread_races import race
 from distdoctor.analysis.divergence.absence import absence
 from distdoctor.analysis.divergence.branch_mismatch import branched
+from distdoctor.analysis.divergence.gradient_orders import gradients_crossed
 from distdoctor.analysis.divergence.implicit_calls import called_back
 from distdoctor.analysis.divergence.loop_orders import other_orders
 from distdoctor.analysis.divergence.parted_findings import parted_findings
@@ -107,6 +108,11 @@ def by_unseen_swaps(run: Run, group: GroupCalls) -> list[Divergence] | None:
 def by_loop_orders(run: Run, group: GroupCalls) -> list[Divergence] | None:
     """Where all calls met calls that look alike: a loop over names in two orders."""
     return list(other_orders(run, group.alignment)) or None
+
+
+def by_gradient_orders(run: Run, group: GroupCalls) -> list[Divergence] | None:
+    """Where all calls met calls that look alike: gradients in different orders."""
+    return list(gradients_crossed(run, group.alignment)) or None
 
 
 def _one(found: Divergence | None) -> list[Divergence] | None:

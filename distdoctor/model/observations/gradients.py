@@ -224,6 +224,8 @@ class Sent(Observation):
     own: tuple[float, ...] = ()  # norms of what backward gave on this rank
     sent: tuple[float, ...] = ()  # norms of what was sent
     factors: tuple[float, ...] = ()  # by which it is `own`; 0.0: it is no multiple
+    calls: tuple[int, ...] = ()  # of the rank's, from 1, the one that carried it; 0: it
+    # was not recognised for certain
     weights: tuple[float, ...] = ()  # norms of the parameters
     settled: tuple[int, ...] = ()  # prints of those that were sent within the step and
     # are others behind it; `NO_GRADIENT`: it is none of them

@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class Own:
     norm: Tensor
     sample: Tensor
     sent: Tensor | None = None  # a norm
+    call: int = 0  # of the rank's, that carried it; 0: not recognised for certain
     factor: float = 0.0
     early: bool = True  # that was done before the step
     before: Tensor | None = None  # elements of the parameter before the step
@@ -47,11 +49,25 @@ class Own:
         return torch.empty(0) if alive is None else alive
 
 
-def parts(tensor: Tensor, all_own: Sequence[Own]) -> list[tuple[Own, Tensor]]:
+class Part(NamedTuple):
+    """What a tensor carries of one parameter's gradient.
+
+    Attributes:
+        own: The parameter's.
+        tensor: Its part of the tensor.
+        is_sure: It is the gradient's memory, or a multiple of no other's values.
+    """
+
+    own: Own
+    tensor: Tensor
+    is_sure: bool
+
+
+def parts(tensor: Tensor, all_own: Sequence[Own]) -> list[Part]:
     """The parameters whose gradients a tensor carries, with their parts of it."""
     begin, size = tensor.data_ptr(), tensor.nbytes
     inside = [
-        (own, gradient)
+        Part(own, gradient, is_sure=True)
         for own in all_own
         if (gradient := own.parameter.grad) is not None
         and is_readable(gradient)
@@ -64,17 +80,22 @@ def parts(tensor: Tensor, all_own: Sequence[Own]) -> list[tuple[Own, Tensor]]:
     memory = tensor.untyped_storage().data_ptr()
     if any(_memory(own.parameter) == memory for own in all_own):
         return []  # weights
-    for own in of_size:
-        if factor(own.sample, sample(detached(tensor))):
-            return [(own, tensor)]
     if of_size:
+        now = sample(detached(tensor))
+        alike = [own for own in of_size if factor(own.sample, now)]
+        if alike:
+            is_sure = len(alike) == 1 and count >= _FEWEST
+            return [Part(alike[0], tensor, is_sure)]
         waiting = [own for own in of_size if own.sent is None]
-        return [(waiting[0], tensor)] if waiting and count >= _FEWEST else []
+        if waiting and count >= _FEWEST:
+            return [Part(waiting[0], tensor, is_sure=False)]
+        return []
     if tensor.is_contiguous():
         for order in (all_own, all_own[::-1]):
-            for run in _runs(order, count):
-                if found := _flat_parts(tensor, run):
-                    return found
+            runs = [_flat_parts(tensor, run) for run in _runs(order, count)]
+            if fitting := [run for run in runs if run]:
+                is_sure = len(fitting) == 1
+                return [Part(own, part, is_sure) for own, part in fitting[0]]
     return []
 
 

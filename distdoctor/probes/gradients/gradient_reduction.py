@@ -150,7 +150,7 @@ def _sending(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if not is_readable(tensor):
             continue
-        for own, part in parts(tensor, list(window.own.values())):
+        for own, part, is_sure in parts(tensor, list(window.own.values())):
             multiple = factor(own.sample, sample(detached(part)))
             if own.sent is not None and (own.factor or not multiple):
                 continue  # a metric may have the shape of a parameter
@@ -159,6 +159,7 @@ def _sending(tensors: Sequence[Tensor]) -> None:
                 window.site, window.above = _sites()
             own.sent = torch.linalg.vector_norm(detached(part))
             own.factor = multiple
+            own.call = RECORDER.calls if is_sure else 0
 
 
 def looking(known: Optimizer) -> None:
@@ -227,6 +228,7 @@ def _tell(
             own=_numbers([own.norm for _, own in found]),
             sent=_numbers([own.sent for _, own in found if own.sent is not None]),
             factors=tuple(_finite(own.factor) for _, own in found),
+            calls=_or_none([own.call for _, own in found]),
             weights=_numbers(norms),
             settled=_or_none([own.settled for _, own in found]),
             moved=tuple(_finite(moved(own)) for _, own in found),
@@ -285,9 +287,9 @@ def _numbers(norms: Sequence[Tensor]) -> tuple[float, ...]:
     return tuple(map(_finite, found))
 
 
-def _or_none(prints: Sequence[int]) -> tuple[int, ...]:
-    """Prints, if there is one of a gradient among them."""
-    return tuple(prints) if any(one != NO_GRADIENT for one in prints) else ()
+def _or_none(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Prints, or numbers of calls, if there is one of a gradient among them."""
+    return tuple(numbers) if any(one != NO_GRADIENT for one in numbers) else ()
 
 
 def _finite(number: float) -> float:

@@ -92,6 +92,7 @@ class Rank:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.observed: list[Observation] = []
+        self._monkeypatch = monkeypatch
         monkeypatch.setattr(RECORDER, "observe", self.observe)
         monkeypatch.setattr(EXCHANGES, "looking", True)
         monkeypatch.setattr(EXCHANGES, "reduced", 0)
@@ -129,6 +130,10 @@ class Rank:
         norm = nn.utils.clip_grad_norm_(self.parameters, bound)
         gradient_reduction._clipped(Clipping(self.parameters, bound, False, norm))
         return float(norm)
+
+    def call(self, number: int) -> None:
+        """What is sent next is sent by this call of the rank's."""
+        self._monkeypatch.setattr(RECORDER, "calls", number)
 
     def send(self, *tensors: Tensor) -> None:
         """Make a collective."""
@@ -191,6 +196,32 @@ def test_a_clip_is_a_factor_however_it_is_sent(rank: Rank, how: str) -> None:
     wide = [step.factors[step.positions.index(n)] for n in (0, 1, 2)]
     assert wide == pytest.approx([0.5 / norm] * 3, rel=0.01)
     assert [step.norm, step.bound] == pytest.approx([norm, 0.5])
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_call_that_carried_a_gradient_is_known(rank: Rank, copied: bool) -> None:
+    rank.backward()
+    for call, n in ((7, 2), (8, 0), (9, 1)):
+        rank.call(call)
+        gradient = rank.gradients[n]
+        rank.send(gradient.clone() if copied else gradient)
+    step = rank.step()
+    assert step is not None
+    assert step.positions == (0, 1, 2)
+    assert step.calls == (8, 9, 7)
+
+
+def test_values_that_several_gradients_have_tell_of_none(rank: Rank) -> None:
+    rank.model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(4, 6, bias=False))
+    rank.known.parameters = rank.parameters
+    for one in rank.parameters:
+        one.grad = torch.ones_like(one)
+    gradient_reduction.passed(False, False)
+    rank.call(3)
+    rank.send(rank.gradients[1].clone())
+    step = rank.step()
+    assert step is not None
+    assert (step.positions, step.calls) == ((0,), ())
 
 
 def test_a_clip_behind_the_exchange_is_no_clip_before_it(rank: Rank) -> None:

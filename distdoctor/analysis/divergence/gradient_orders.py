@@ -1,0 +1,180 @@
+"""Ranks that send their gradients for averaging in different orders.
+
+The calls come from one line and parameters of one size, so nothing fails: what one rank
+has for one parameter is averaged with what another has for another. Which parameter's
+gradient a call carried is told where it was recognised for certain (see
+`Sent.calls`), by memory or by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.analysis.causes import Cause, Divergence, where
+from distdoctor.analysis.collectives.alignment import Alignment
+from distdoctor.analysis.gradients.used_gradients import Chapter, Look, whole_chapters
+from distdoctor.model.events import Call, Place
+from distdoctor.model.findings import Certainty, Location, Role
+from distdoctor.model.observations.gradients import Sent
+from distdoctor.model.operations import OPERATIONS
+from distdoctor.model.run import Group, Run
+
+_Carried = dict[int, dict[int, tuple[int, ...]]]
+"""By ordinal and rank, positions of the parameters whose gradients a call carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientOrders:
+    """A call to which ranks brought gradients of different parameters.
+
+    Attributes:
+        where: The call, in the group's sequence.
+        step: Of the optimizer.
+        brought: Ranks, and names of parameters.
+    """
+
+    where: str
+    step: int
+    brought: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]
+
+
+def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
+    """The first call to which ranks brought gradients of different parameters.
+
+    Args:
+        run: The run.
+        alignment: Of one group, whose calls all met calls that look alike.
+
+    Yields:
+        At most one divergence.
+    """
+    group = alignment.group
+    for chapter in whole_chapters(run) if run.has_seen(group.ranks) else ():
+        if not {*group.ranks} <= {*chapter.ranks}:
+            continue
+        for look in chapter.looks:
+            carried = _carried(run, group, chapter, look)
+            for ordinal in sorted(carried):
+                if _are_crossed(carried, ordinal, chapter, look):
+                    yield _divergence(
+                        run, group, ordinal, carried[ordinal], chapter, look
+                    )
+                    return
+
+
+def _carried(run: Run, group: Group, chapter: Chapter, look: Look) -> _Carried:
+    """What the calls on a group carried for a step; nothing where all did the same."""
+    told = {
+        rank: sent
+        for rank, sent in zip(chapter.ranks, look.sent, strict=True)
+        if sent is not None and sent.calls and rank in group.ranks
+    }
+    if len({(sent.positions, sent.calls) for sent in told.values()}) < 2:
+        return {}
+    found: _Carried = {}
+    for rank, sent in told.items():
+        for ordinal, positions in _of_rank(run, group, rank, sent).items():
+            found.setdefault(ordinal, {})[rank] = positions
+    return found
+
+
+def _of_rank(
+    run: Run, group: Group, rank: int, sent: Sent
+) -> dict[int, tuple[int, ...]]:
+    rows = run.rows_of(rank)
+    found: dict[int, tuple[int, ...]] = {}
+    for position, number in zip(sent.positions, sent.calls, strict=False):
+        if not 0 < number <= len(rows):
+            continue
+        row = rows[number - 1]
+        is_here = run.groups[run.calls["group"][row]] is group
+        if is_here and "reduce" in OPERATIONS[run.calls["op"][row]].name:
+            ordinal = int(run.calls["ordinal"][row])
+            found[ordinal] = (*found.get(ordinal, ()), position)
+    return found
+
+
+def _are_crossed(carried: _Carried, ordinal: int, chapter: Chapter, look: Look) -> bool:
+    """Whether what ranks brought to a call has nothing in common, and went wrong.
+
+    Ranks with other gradients than each other, after they were to be averaged.
+    """
+    brought = carried[ordinal]
+    if not _is_apart(brought.values()):
+        return False
+    prints = look.prints()
+    for rank, positions in brought.items():
+        elsewhere = {
+            one
+            for other, each in carried.items()
+            if other != ordinal
+            for at, ones in each.items()
+            if at != rank
+            for one in ones
+        }
+        ranks = [chapter.ranks.index(one) for one in brought]
+        used = prints[np.ix_(ranks, positions)]
+        if elsewhere & {*positions} and bool((used != used[0]).any()):
+            return True
+    return False
+
+
+def _is_apart(brought: Iterable[tuple[int, ...]]) -> bool:
+    ones = list(dict.fromkeys(brought))
+    return any(not {*one} & {*ones[0]} for one in ones[1:])
+
+
+def _divergence(
+    run: Run,
+    group: Group,
+    ordinal: int,
+    brought: Mapping[int, tuple[int, ...]],
+    chapter: Chapter,
+    look: Look,
+) -> Divergence:
+    camps: dict[tuple[int, ...], list[int]] = {}
+    for rank, positions in sorted(brought.items()):
+        camps.setdefault(positions, []).append(rank)
+    most = max(camps.values(), key=len)
+    odd = tuple(sorted({*brought} - {*most}))
+    culprits = odd if len(most) > len(odd) else ()
+    calls = {rank: _call(run, group, rank, ordinal) for rank in brought}
+    return Divergence(
+        why=Cause.ORDER,
+        group=group,
+        ordinal=ordinal,
+        calls=calls,
+        culprits=culprits,
+        victims=tuple(sorted({*brought} - {*culprits})),
+        certainty=Certainty.LIKELY,
+        elsewhere=_callers(calls, culprits or tuple(sorted(brought))),
+        facts=GradientOrders(
+            where(group, ordinal),
+            look.step,
+            tuple(
+                (tuple(ranks), tuple(chapter.names[n] for n in positions))
+                for positions, ranks in camps.items()
+            ),
+        ),
+    )
+
+
+def _call(run: Run, group: Group, rank: int, ordinal: int) -> Call:
+    rows = run.rows_on(rank, run.groups.index(group))
+    at = np.flatnonzero(run.calls["ordinal"][rows] == ordinal)
+    return run.call(int(rows[at[0]]))
+
+
+def _callers(calls: Mapping[int, Call], ranks: Sequence[int]) -> tuple[Location, ...]:
+    """Where the user's code comes to the line that sends, for one parameter each."""
+    found: dict[Place, list[int]] = {}
+    for rank in ranks:
+        for place in calls[rank].callers[:1]:
+            found.setdefault(place, []).append(rank)
+    return tuple(
+        Location(place, tuple(some), Role.CULPRIT, "goes through the parameters")
+        for place, some in found.items()
+    )
