@@ -36,11 +36,11 @@ The optimizer was never saved; that training goes on shows in the epochs:
            | stored(file=c,parts=model,numbers=0,running_filled=1,rules=5)@t.py:22
            | barrier  opened(file=c,parts=model,numbers=0)@t.py:33
            | given(what=model,matched=4)@t.py:34  shuffled(epoch=1,length=9)
-           | continued(rules=5)@t.py:50
+           | continued(number=1,rules=5)@t.py:50
     rank 1 | shuffled(length=9)  continued(rules=5)  barrier
            | opened(file=c,parts=model,numbers=0)@t.py:33
            | given(what=model,matched=4)@t.py:34  shuffled(epoch=1,length=9)
-           | continued(rules=5)@t.py:50
+           | continued(number=1,rules=5)@t.py:50
 
 All is restored but the epoch, so the sampler shuffles as at the beginning:
 
@@ -110,6 +110,14 @@ The best weights are read back, and the same optimizer goes on:
            | shuffled(epoch=1,length=9)  opened(file=c,parts=model)
            | given(what=model,matched=4)  shuffled(epoch=2,length=9)
            | continued(filled,position=3,schedule=7)
+
+The best weights are read back, and the same optimizer begins anew, as its state is
+emptied on purpose:
+
+    rank 0 | shuffled(length=9)  continued  stored(file=c,parts=model,running_filled=1)
+           | shuffled(epoch=1,length=9)  opened(file=c,parts=model)
+           | given(what=model,matched=4)  shuffled(epoch=2,length=9)
+           | continued
 
 The job went back to an older checkpoint, and goes through the epochs behind it again:
 

@@ -30,8 +30,24 @@ They share the work of a forward pass on the same samples:
     rank 0 | fed(step=1,inputs=3)  all_reduce(32)  within  holds(names=w,sizes=4)  norm_clip(norm=3.0,bound=1.0)@t.py:9
     rank 1 | fed(step=1,inputs=3)  all_reduce(32)  within  holds(names=w,sizes=4)  norm_clip(norm=2.0,bound=1.0)@t.py:9
 
+Clipped by hand, before each step that was looked at: the factors are such that norm
+times factor is one bound:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.25)@t.py:9  scaled_shards(step=2,norm=2,factor=.5)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=.5)@t.py:9  scaled_shards(step=2,norm=.5,factor=1)@t.py:9
+
 Well
 ----
+Clipped by hand, by the norm of all:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.2)@t.py:9  scaled_shards(step=2,norm=2,factor=.4)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=3,factor=.2)@t.py:9  scaled_shards(step=2,norm=1,factor=.4)@t.py:9
+
+Multiplied by something else that is each rank's own:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.5)@t.py:9  scaled_shards(step=2,norm=2,factor=.5)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=.7)@t.py:9  scaled_shards(step=2,norm=1,factor=.7)@t.py:9
+
 FSDP's own method clips, or nobody does:
 
     rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)
@@ -68,9 +84,11 @@ take the root, and clip with `torch.nn.utils.clip_grads_with_norm_`.
 
 Known problems
 --------------
-Only torch's functions are seen to clip, and only the first clips are looked at. Ranks
-that share a model by hand are compared where they exchange something by collectives
-within the forward pass and get the same samples; stages of a pipeline are not.
+Only the first clips are looked at. What is clipped by hand is seen where a rank has but
+shards, and all of them are multiplied by one factor; the line is then read from the
+source, or that of the step. Ranks that share a model by hand are compared where they
+exchange something by collectives within the forward pass and get the same samples;
+stages of a pipeline are not.
 
 References
 ----------
@@ -87,8 +105,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.partial_norms import partial_norms
-from distdoctor.analysis.gradients.used_gradients import places
-from distdoctor.model.findings import Finding, Severity
+from distdoctor.model.findings import Finding, Location, Role, Severity
 from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
@@ -102,18 +119,20 @@ _MOST_NORMS = 8
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that share a model and divide by different norms."""
     for one in partial_norms(run):
-        first = one.clips[0]
-        ranks = tuple(clip.rank for clip in one.clips)
-        who = capital(named(ranks))
-        norms = ", ".join(f"{clip.norm:.3g}" for clip in one.clips[:_MOST_NORMS])
-        more = ", …" if len(ranks) > _MOST_NORMS else ""
+        who = capital(named(one.ranks))
+        norms = ", ".join(f"{norm:.3g}" for norm in one.norms[:_MOST_NORMS])
+        more = ", …" if len(one.ranks) > _MOST_NORMS else ""
         part = "its shard" if one.sharded else "its part of the model"
+        looks = f"{one.of} {'steps' if one.by_hand else 'clips'}"
         yield Finding(
-            message=f"{who} clip gradients to {first.bound:.3g}, each "
+            message=f"{who} clip gradients to {one.bound:.3g}, each "
             f"by the norm of {part} alone: these were {norms}{more} at first, and "
-            f"differed in {one.times} of {one.of} clips that were looked at",
-            exhibits=one.clips,
-            locations=tuple(places(one.clips, ranks, "clips")),
-            details={"bound": first.bound, "norms": [clip.norm for clip in one.clips]},
+            f"differed in {one.times} of {looks} that were looked at",
+            exhibits=one.seen,
+            locations=tuple(
+                Location(place, one.ranks, Role.CULPRIT, "clips")
+                for place in one.places
+            ),
+            details={"bound": one.bound, "norms": [*one.norms]},
         )
     require_whole(run)

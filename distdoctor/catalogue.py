@@ -24,6 +24,9 @@ CHECKS = "distdoctor.checks"
 _FEW = 3
 """Names that are offered for one that nobody has."""
 
+_MOST_SPEAKING = 12
+"""Checks that are named where a word may mean several."""
+
 _CLOSE = 0.75
 """Of 1: how much such a name has in common with it, at least."""
 
@@ -81,20 +84,46 @@ def code_named(name: str) -> str:
     if name.strip().upper() in known:
         return name.strip().upper()
     given = re.split(r"[\s_-]+", name.strip().lower())
+    if given == [""]:
+        raise CheckUnknown("give a code, or a name; `distdoctor explain` lists them")
     for code, disease in known.items():
         if disease.split() == given:
             return code  # though another's may begin so
     fitting = [code for code, disease in known.items() if _begins(given, disease)]
-    if len(fitting) == 1:
+    speaking = [code for code in _speaking_of(given) if code not in fitting]
+    if len(fitting) == 1 and not speaking:
         return fitting[0]
     if fitting:
-        several = ", ".join(f"{one} {known[one]}" for one in fitting)
+        several = ", ".join(f"{one} {known[one]}" for one in [*fitting, *speaking])
         raise CheckUnknown(f"{name} may be any of {several}; name one of them")
     close = get_close_matches(" ".join(given), known.values(), _FEW, _CLOSE)
     like = f"{', '.join(close)} is close, and " if close else ""
+    if not close and speaking:
+        several = ", ".join(f"{one} {known[one]}" for one in speaking)
+        like = f"of it speak {several}; "
     raise CheckUnknown(
         f"no check is called {name}; {like}`distdoctor explain` lists them"
     )
+
+
+def _speaking_of(given: list[str]) -> list[str]:
+    """Codes of checks whose manual has one word, that was given, before its drawings.
+
+    Of a word that begins names, such as "deadlock", somebody may mean others as well.
+    """
+    if len(given) != 1:
+        return []
+    word = re.compile(rf"\b{re.escape(given[0])}s?\b", re.IGNORECASE)
+    told = {
+        code: (
+            manual.summary,
+            *map(manual.sections.get, ("What it is", "Why it matters")),
+        )
+        for code, manual in manuals().items()
+    }
+    return [
+        code for code, texts in told.items() if any(word.search(t or "") for t in texts)
+    ][:_MOST_SPEAKING]
 
 
 def read_check(module: ModuleType) -> Check:

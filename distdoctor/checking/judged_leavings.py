@@ -73,11 +73,15 @@ def judged_leavings(
     if ras is not None:
         paths = [*paths, ask_ras(ras, evidence)]
     if not evidence.sources and not evidence.unreadable:
+        other, closed = len(evidence.left_out), len(evidence.unreadable)
+        why = (
+            f"files of no kind that is known: {other}; that could not be read: {closed}"
+            if other or closed
+            else "there is no file"
+        )
         raise LeavingsMissing(
-            f"{', '.join(paths)}: nothing in it tells of a job; "
-            f"{len(evidence.left_out)} files are of no kind that is known, "
-            f"{len(evidence.unreadable)} could not be read; give the folder that the "
-            "job wrote to"
+            f"{', '.join(paths)}: nothing in it tells of a job ({why}); give the "
+            "folder that the job wrote to"
         )
     manifest = manifest_of(evidence, paths, str(Path.cwd()))
     return judge_run(run_of(evidence), manifest)

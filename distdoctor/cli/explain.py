@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from distdoctor.catalogue import code_named, manual_of, manuals
+from distdoctor.catalogue import code_named, manual_of, manuals, names_by_code
 from distdoctor.cli.completed_words import codes
 from distdoctor.excerpts.patient_excerpts import CodeExcerpt, patient
 from distdoctor.excerpts.patient_files import patient_file
@@ -26,11 +26,13 @@ _INDENT = " " * len(_MARK)
 def run(name: tuple[str, ...]) -> None:
     """Print the manual of a check, or, without a code, the list of all.
 
-    The name of a disease will do as well: skipped-collective.
+    The name of a disease will do as well: skipped-collective. Of another word, such as
+    deadlock, the checks are listed that speak of it.
     """
     if not name:
+        names = names_by_code()
         for known, manual in manuals().items():
-            print(f"{known}  {manual.summary}")
+            print(f"{known}  {names[known]}: {manual.summary}")
         return
     code = code_named(" ".join(name))
     manual = manual_of(code)

@@ -152,6 +152,7 @@ ENTRIES = (
     Entry("amp.autocast_backward", JOINED, AMONG_RANKS),
     Entry("gradients.gradient_reduction", JOINED, AMONG_RANKS),
     Entry("gradients.clipped_norms", JOINED, AMONG_RANKS),
+    Entry("gradients.scaled_shards", JOINED, AMONG_RANKS),
     # What the listeners among them remember.
     Entry("replicas.late_parameters", JOINED, AMONG_RANKS),
     Entry("replicas.trained_models", JOINED, AMONG_RANKS),

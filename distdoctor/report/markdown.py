@@ -12,6 +12,7 @@ from distdoctor.analysis.causes import capital
 from distdoctor.model.run import Run, named
 from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.markdown_text import block, code, prose
+from distdoctor.report.plain_text import job_size
 from distdoctor.report.schema import FindingData, LocationData, RaisedData, Report
 
 MARKER = "<!-- distdoctor:report -->"
@@ -74,7 +75,7 @@ def _head(report: Report, rendering: Rendering) -> Iterator[str]:
     """The verdict, and the run in figures."""
     yield f"## {_HEADS.get(report.verdict, 'distdoctor')}"
     run = report.run
-    ranks = f"{report.world_size} rank{'s' * (report.world_size != 1)}"
+    ranks = job_size(report.world_size)
     words = [f"{code(report.script) or 'a job'} on {ranks}"]
     if run.simulated:
         words.append(f"simulated as {prose(named(run.simulated), 200)}")

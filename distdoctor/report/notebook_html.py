@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
 from distdoctor.model.run import Run, named
-from distdoctor.report.plain_text import plain, plain_lines
+from distdoctor.report.plain_text import job_size, plain, plain_lines
 from distdoctor.report.schema import FindingData, LocationData, RaisedData, Report
 
 _COLOURS = {
@@ -84,7 +84,7 @@ def _parts(report: Report, run: Run) -> Iterator[str]:
 
 def _headline(report: Report) -> str:
     run = report.run
-    ranks = f"{report.world_size} rank{'s' * (report.world_size != 1)}"
+    ranks = job_size(report.world_size)
     words = [f"{_code(report.script)} on {ranks}"]
     if run.torch:
         release = ".".join(run.torch.split("+")[0].split(".")[:2])

@@ -32,3 +32,14 @@ def plain_lines(text: str) -> str:
         The text; all but the ends of its lines is printable.
     """
     return "\n".join(map(plain, text.split("\n")))
+
+
+def job_size(world_size: int) -> str:
+    """How many ranks a job has, for the head of a report.
+
+    Args:
+        world_size: Of the job; 0: nothing that it left names a rank.
+    """
+    if not world_size:
+        return "ranks that nothing names"
+    return f"{world_size} rank{'s' * (world_size != 1)}"

@@ -20,7 +20,7 @@ from distdoctor.model.run import Run, named, ranges
 from distdoctor.report.comparison_words import same_in_words
 from distdoctor.report.formats import Rendering, ReportedRun
 from distdoctor.report.page import Page
-from distdoctor.report.plain_text import plain
+from distdoctor.report.plain_text import job_size, plain
 from distdoctor.report.schema import (
     FindingData,
     HintData,
@@ -129,8 +129,7 @@ def _headline(report: Report) -> Text:
     release = ".".join(report.distdoctor.split(".")[:2])
     parts = [
         f"distdoctor {release}",
-        f"{plain(report.script)} on {report.world_size} "
-        f"rank{'s' if report.world_size != 1 else ''}",
+        f"{plain(report.script)} on {job_size(report.world_size)}",
     ]
     if run.simulated:
         parts.append(f"simulated as {named(run.simulated)}")

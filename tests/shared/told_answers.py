@@ -148,8 +148,10 @@ NOT_RUN = {
     "/tmp/looks & done; wait": _LOOKS,
     "distdoctor autopsy looks/": _LOOKS,
     "distdoctor autopsy 4711 --worker-server '/tmp/worker-{rank}'": _LIVING,
-    "for pid in $(pgrep -f train.py); do py-spy dump --pid $pid > "
-    "stacks/$(hostname)-$pid.txt; done": _LIVING,
+    "for pid in $(pgrep -f train.py); do\n"
+    "  rank=$(tr '\\0' '\\n' < /proc/$pid/environ | sed -n 's/^RANK=//p')\n"
+    '  [ -z "$rank" ] || py-spy dump --pid $pid > stacks/rank$rank.txt\n'
+    "done": _LIVING,
     "distdoctor autopsy --ras": _RAS,
     "distdoctor autopsy --ras node7:28028": _RAS,
     "distdoctor autopsy logs/ --ras": _RAS,

@@ -160,10 +160,15 @@ def _schedule(resume: Resume) -> Iterator[UnrestoredPart]:
 
 def _optimizer(resume: Resume) -> Iterator[UnrestoredPart]:
     source, origin = resume.source, resume.origin
-    empty = [now for now in resume.leg.continued if not now.filled]
+    # One that has stepped before has lost its state because the program emptied it.
+    empty = [
+        now
+        for now in resume.leg.continued
+        if not now.filled and now.number not in resume.stepped
+    ]
     saved = resume.held.filled
     was = saved or (origin.stored.running_filled if origin is not None else 0)
-    alive = len(resume.leg.continued) - len(empty)
+    alive = sum(now.filled for now in resume.leg.continued)
     if not empty or alive >= was:
         return
     gives_state = bool(resume.kinds & _STATES)

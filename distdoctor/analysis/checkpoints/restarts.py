@@ -90,6 +90,7 @@ class Resume:
         before: Epochs that samplers had been told until it was written.
         first: Where the optimizer stood at the very first step of the run.
         made: Schedulers of the rank by number.
+        stepped: Numbers of the optimizers that had made steps before.
     """
 
     rank: int
@@ -100,6 +101,7 @@ class Resume:
     before: tuple[Shuffled, ...]
     first: TrainingLeg
     made: dict[int, Scheduled]
+    stepped: frozenset[int] = frozenset()
 
     @property
     def kinds(self) -> set[str]:
@@ -154,7 +156,7 @@ def _resumes(
     every = training_legs(run, rank)
     made = {event.number: event for event in run.of(Scheduled, rank)}
     found = []
-    for leg in every:
+    for n, leg in enumerate(every):
         models = [one for one in leg.given if one.what == "model" and not one.own]
         if not leg.opened or not leg.continued or not models:
             continue
@@ -164,7 +166,13 @@ def _resumes(
         if origin is not None:
             before = _before(run, writer, origin, rank)
         held = _together(leg.opened)
-        found.append(Resume(rank, leg, source, held, origin, before, every[0], made))
+        stepped = {one.number for each in every[:n] for one in each.continued}
+        found.append(
+            Resume(
+                *(rank, leg, source, held, origin, before, every[0], made),
+                frozenset(stepped),
+            )
+        )
     return found
 
 

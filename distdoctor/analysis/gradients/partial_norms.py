@@ -7,13 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distdoctor.analysis.data.fed_batches import fed_alike
+from distdoctor.analysis.divergence.parting_branches import program_of
+from distdoctor.analysis.gradients.used_gradients import LEAST_LOOKS
 from distdoctor.analysis.replicas.data_parallel import at_work
 from distdoctor.analysis.replicas.replica_sets import replicas
-from distdoctor.model.observations.gradients import NormClip
+from distdoctor.analysis.source.gradient_scaling import computed_norms
+from distdoctor.model.events import Event, Place
+from distdoctor.model.observations.gradients import NormClip, ScaledShards
 from distdoctor.model.run import Run
 
 _ALIKE = 1e-3
 """Norms that differ by less, relatively, may be of the same gradients."""
+
+_CLEARLY = 0.01
+"""Factors and norms that differ by so much, relatively, are not one, rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +28,26 @@ class PartialNorms:
     """Clips of ranks that divide by other norms each.
 
     Attributes:
-        clips: Of the first time, one of each rank.
+        ranks: Who clips.
+        norms: Of each of them, the first time.
+        bound: That they clip to.
+        seen: What was told of that time, by rank.
+        places: Lines that clip, as far as known.
         times: How often that was seen.
         of: How many times all ranks clipped.
         sharded: FSDP has a part of each parameter on each rank.
+        by_hand: No function of torch clipped: what it did to gradients was seen.
     """
 
-    clips: tuple[NormClip, ...]
+    ranks: tuple[int, ...]
+    norms: tuple[float, ...]
+    bound: float
+    seen: tuple[Event, ...]
+    places: tuple[Place, ...]
     times: int
     of: int
     sharded: bool
+    by_hand: bool = False
 
 
 def partial_norms(run: Run) -> Iterator[PartialNorms]:
@@ -45,8 +62,8 @@ def partial_norms(run: Run) -> Iterator[PartialNorms]:
     clips = {rank: run.of(NormClip, rank) for rank in run.seen}
     clipping = [rank for rank, told in clips.items() if told]
     cut = [rank for rank in clipping if any(one.sharded for one in clips[rank])]
-    if cut:
-        yield from _of(run, cut, sharded=True)
+    by_function = [*_of(run, cut, sharded=True)] if cut else []
+    yield from by_function or _by_hand(run)
     whole = [set(ranks) for ranks in replicas(run)]
     for ranks in sorted(at_work(run, clipping, together=True)):
         # Who averages its gradients has the whole of them; and to whom other samples
@@ -69,7 +86,83 @@ def _of(run: Run, ranks: Sequence[int], *, sharded: bool) -> Iterator[PartialNor
     ]
     apart = [several for several in together if _part(several, sharded)]
     if len(ranks) > 1 and apart:
-        yield PartialNorms(apart[0], len(apart), len(together), sharded)
+        first = apart[0]
+        yield PartialNorms(
+            ranks=tuple(one.rank for one in first),
+            norms=tuple(one.norm for one in first),
+            bound=first[0].bound,
+            seen=first,
+            places=_places(first),
+            times=len(apart),
+            of=len(together),
+            sharded=sharded,
+        )
+
+
+# --- by hand ---
+
+
+def _by_hand(run: Run) -> Iterator[PartialNorms]:
+    """Optimizers whose shards each rank multiplied by a factor of its own.
+
+    It is a clip by the norm of what is there where norm times factor is the same on all
+    ranks that multiplied, whenever they did, and the norms are not.
+    """
+    by_step: dict[tuple[int, int], list[ScaledShards]] = {}
+    for rank in run.seen:
+        for one in run.of(ScaledShards, rank):
+            by_step.setdefault((one.optimizer, one.step), []).append(one)
+    by_optimizer: dict[int, list[list[ScaledShards]]] = {}
+    for (optimizer, _), several in by_step.items():
+        if len(several) == run.world_size > 1:
+            by_optimizer.setdefault(optimizer, []).append(several)
+    for looks in by_optimizer.values():
+        bounds = [
+            one.norm * one.factor
+            for several in looks
+            for one in several
+            if one.factor < 1 - _ALIKE
+        ]
+        apart = [several for several in looks if _is_apart(several)]
+        if len(apart) < LEAST_LOOKS or max(bounds) > min(bounds) * (1 + _ALIKE):
+            continue
+        bound = max(bounds)
+        if any(
+            one.norm > bound * (1 + _ALIKE)
+            for several in looks
+            for one in several
+            if one.factor >= 1 - _ALIKE
+        ):
+            continue  # it would have been clipped as well
+        first = tuple(apart[0])
+        known = computed_norms(program_of(run)) if run.sources else []
+        yield PartialNorms(
+            ranks=tuple(one.rank for one in first),
+            norms=tuple(one.norm for one in first),
+            bound=bound,
+            seen=first,
+            places=tuple(known) if len(known) == 1 else _places(first),
+            times=len(apart),
+            of=len(looks),
+            sharded=True,
+            by_hand=True,
+        )
+
+
+def _is_apart(several: Sequence[ScaledShards]) -> bool:
+    """Whether factors and norms differ, so that one factor times each is one bound."""
+    factors = [one.factor for one in several]
+    norms = [one.norm for one in several]
+    return (
+        min(factors) < 1 - _ALIKE
+        and max(factors) > min(factors) * (1 + _CLEARLY)
+        and max(norms) > min(norms) * (1 + _CLEARLY)
+    )
+
+
+def _places(events: Sequence[Event]) -> tuple[Place, ...]:
+    found = dict.fromkeys(getattr(one, "place", None) for one in events)
+    return tuple(place for place in found if place is not None)
 
 
 def _part(several: Sequence[NormClip], sharded: bool) -> bool:

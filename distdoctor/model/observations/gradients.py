@@ -204,6 +204,20 @@ class NormClip(Observation):
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class ScaledShards(Observation):
+    """Gradients, of which this rank has shards, were multiplied alike before a step.
+
+    Told of the steps that are looked at, also where the factor is 1; its place is the
+    line of the step.
+    """
+
+    optimizer: int = 0  # as in `Holds`
+    step: int = 1
+    norm: float = 0.0  # of all the rank's shards, as backward left them
+    factor: float = 1.0  # what they were multiplied by from there to the step
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class Exchange(Observation):
     """A line called the function that sends gradients; see `Sent`. Told once."""
 
@@ -247,5 +261,5 @@ class Within(Observation):
 
 KINDS = (
     *(Holds, Gradients, Backward, Bypassed, Forgotten, Added, Unstepped),
-    *(NotFinite, Window, Weighed, Clip, NormClip, Exchange, Sent, Within),
+    *(NotFinite, Window, Weighed, Clip, NormClip, ScaledShards, Exchange, Sent, Within),
 )

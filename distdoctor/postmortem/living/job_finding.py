@@ -70,8 +70,8 @@ def jobs_with(
     for pid in pids:
         if pid not in processes:
             raise LeavingsMissing(
-                f"there is no process {pid} on this machine; see `ps`, or name the job "
-                "with --job"
+                f"there is no process {pid} on this machine; give one that runs, as "
+                "`ps` lists them"
             )
         near = {pid, *tree.below(pid), *tree.above(pid)}
         # A shell that has started this very command is above all, and tells nothing.
@@ -136,7 +136,9 @@ def _called(tree: _Tree, name: str) -> Iterator[LivingJob]:
 def _without_environment(tree: _Tree, root: LivingProcess) -> LivingJob:
     """The processes of Python below one that says of no rank, such as spawned ones."""
     job = LivingJob()
-    below = [tree.processes[pid] for pid in tree.below(root.pid)]
+    # The shell that was given may have started this very command, too.
+    ours = {os.getpid(), *tree.below(os.getpid())}
+    below = [tree.processes[pid] for pid in tree.below(root.pid) if pid not in ours]
     found = [one for one in below if one.is_python and not one.is_zombie]
     found = [one for one in found if not _HELPER.search(" ".join(one.command))]
     spawned = [one for one in found if "spawn_main" in " ".join(one.command)]

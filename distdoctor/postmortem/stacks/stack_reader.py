@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -53,7 +54,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     ranks = _ranks(dumps, evidence.world_size)
     by_rank: dict[int, ThreadStack] = {}
     elsewhere: dict[int, list[Busy]] = {}
-    unnamed = 0
+    unnamed: list[ThreadStack | None] = []
     for (leaving, dump), rank in zip(dumps, ranks, strict=True):
         who = () if rank is None else (rank,)
         ended = f"a core, written as {dump.signal} ended it" if dump.signal else ""
@@ -64,7 +65,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
             evidence.remarks.append(f"{leaving.path}: {ended}")
         main = dump.stacks.main
         if rank is None or main is None:
-            unnamed += 1
+            unnamed.append(main)
             continue
         evidence.world_size = max(evidence.world_size, dump.world_size)
         by_rank[rank] = main  # of several, the last
@@ -75,9 +76,7 @@ def read(leavings: Sequence[Leaving], evidence: Evidence) -> None:
     for rank, busy in elsewhere.items():
         evidence.add(rank, *busy)
     if unnamed:
-        evidence.remarks.append(
-            f"{unnamed:,} stack dumps name no rank: call their files rank0, rank1, …"
-        )
+        evidence.remarks += _of_nobody(unnamed)
 
 
 READER = Reader(KIND, dump_files.recognises, read)
@@ -200,7 +199,18 @@ def _remarks(
     )
 
 
+def _of_nobody(threads: Sequence[ThreadStack | None]) -> Iterator[str]:
+    """Where processes were that are not known to be a rank, most of them first."""
+    yield f"{len(threads):,} stack dumps name no rank: call their files rank0, rank1, …"
+    where = Counter(
+        _where(one, words_of(one)) for one in threads if one is not None and one.lines
+    )
+    for at, count in where.most_common(_MOST_TOLD):
+        yield f"{count:,} of them: {at}"
+
+
 def _where(thread: ThreadStack, words: str) -> str:
+    words = words.removeprefix("in ")
     for _, line in users(thread.lines):
         at = f"at {line.file}:{line.line} {line.function}".rstrip()
         return f"in {words} {at}" if words else at

@@ -196,7 +196,7 @@ def stepped(_optimizer: torch.optim.Optimizer, known: Optimizer) -> None:
         observation = Sent(
             optimizer=known.number,
             step=known.steps,
-            norm=float(worst.norm),
+            norm=_finite(float(worst.norm)),
             bound=worst.bound,
             in_backward=True,
         )
@@ -232,7 +232,7 @@ def _tell(
             weights=_numbers(norms),
             settled=_or_none([own.settled for _, own in found]),
             moved=tuple(_finite(moved(own)) for _, own in found),
-            norm=0.0 if worst is None else float(worst.norm),
+            norm=0.0 if worst is None else _finite(float(worst.norm)),
             bound=0.0 if worst is None else worst.bound,
             again=bool(behind),
         ),

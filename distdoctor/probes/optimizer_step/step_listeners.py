@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from distdoctor.probes.accumulation import accumulation_windows, microbatch_weighting
 from distdoctor.probes.amp import low_precision_steps, non_finite_weights, skipped_steps
-from distdoctor.probes.gradients import gradient_reduction, gradient_samples
+from distdoctor.probes.gradients import (
+    gradient_reduction,
+    gradient_samples,
+    scaled_shards,
+)
 from distdoctor.probes.gradients.exchanges import EXCHANGES
 from distdoctor.probes.groups import world
 from distdoctor.probes.metrics.printed_figures import FIGURES
@@ -27,6 +31,7 @@ def install() -> None:
         accumulation_windows.WINDOWS.passed,
         microbatch_weighting.WEIGHING.passed,
         gradient_reduction.passed,
+        scaled_shards.passed,
         skipped_steps.ROUNDS.passed,
         gradient_samples.bypassed,
         gradient_samples.passed,
@@ -42,6 +47,7 @@ def install() -> None:
         low_precision_steps.looking,
         piled_hooks.looking,
         gradient_reduction.looking,
+        scaled_shards.looking,
     ]
     STEP_HOOKS.stepped += [
         step_protocol.PROTOCOL.stepped,

@@ -43,11 +43,13 @@ def test_a_new_optimizer_of_other_rules_is_a_new_training() -> None:
     stored = "stored(file=c,parts=model+optimizer,filled=1,rules=5,lr=0.1)"
     opened = f"opened(file=c,parts=model+optimizer,filled=1,lr=0.1)  {MODEL}"
     line = f"{begun}  {stored}  {opened}"
-    assert missing_states(f"{line}  continued(rules=5,lr=0.1)") == [
+    assert missing_states(f"{line}  continued(number=1,rules=5,lr=0.1)") == [
         ("optimizer", Certainty.LIKELY)
     ]
-    assert not missing_states(f"{line}  continued(rules=6,lr=0.1)")
-    assert not missing_states(f"{line}  continued(rules=5,lr=0.01)")
+    assert not missing_states(f"{line}  continued(number=1,rules=6,lr=0.1)")
+    assert not missing_states(f"{line}  continued(number=1,rules=5,lr=0.01)")
+    # It is the same optimizer: what it had was thrown away on purpose.
+    assert not missing_states(f"{line}  continued(rules=5,lr=0.1)")
 
 
 def test_an_optimizer_that_got_the_state_of_another_is_told() -> None:

@@ -95,7 +95,8 @@ def test_every_name_is_of_its_check(code: str) -> None:
         ("unev-job", "no check is called unev-job; `distdoctor explain` lists them"),
         ("mismatched-d", None),
         ("mismatched-r", "DD104 mismatched reduce op, DD105 mismatched root; name one"),
-        ("", "no check is called ; "),
+        ("", "give a code, or a name"),
+        ("hang", "no check is called hang; of it speak DD102 mismatched shape, DD103"),
     ],
 )
 def test_a_name_that_is_not_clear_is_refused_with_those_that_are_close(

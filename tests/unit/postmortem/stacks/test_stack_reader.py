@@ -91,6 +91,7 @@ def test_dumps_without_ranks_name_nobody(tmp_path: Path) -> None:
     evidence = gathered(tmp_path)
     assert not evidence.stacks
     assert any("name no rank" in one for one in evidence.remarks)
+    assert sum(one.startswith("2 of them: ") for one in evidence.remarks) == 1
 
 
 def test_a_broken_file_is_listed(tmp_path: Path) -> None:
