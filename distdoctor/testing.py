@@ -25,6 +25,10 @@ class _Judged(Protocol):
         """Either sick, well or unknown."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the job failed by itself."""
+
+    @property
     def text(self) -> str:
         """The report."""
 
@@ -35,14 +39,14 @@ def assert_well(run: _Judged, *, allow_incomplete: bool = False) -> None:
     Args:
         run: What `check_script` returned.
         allow_incomplete: Whether a run will do in which nothing wrong was found but not
-            all was seen (verdict unknown).
+            all was seen (verdict unknown); not where the job failed.
 
     Raises:
         AssertionError: It is not well.
     """
     __tracebackhide__ = True
-    allowed = ("well", "unknown") if allow_incomplete else ("well",)
-    if run.verdict not in allowed:
+    passes = allow_incomplete and run.verdict == "unknown" and not run.has_failed
+    if run.verdict != "well" and not passes:
         raise AssertionError(f"the run is {run.verdict}, not well\n\n{run.text}")
 
 

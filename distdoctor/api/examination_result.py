@@ -165,13 +165,14 @@ class Examination:
         Args:
             strict: Warnings count as errors.
             allow_incomplete: A run will do in which nothing wrong was found, and not
-                all was seen (verdict unknown).
+                all was seen (verdict unknown); not where the job failed.
 
         Raises:
             NotWell: It is not; the text is the report.
         """
         bad = self.verdict == "sick"
-        bad |= self.verdict == "unknown" and not allow_incomplete
+        passes = allow_incomplete and not self._report.has_failed
+        bad |= self.verdict == "unknown" and not passes
         warned = strict and any(one.severity == "warning" for one in self.findings)
         if bad or warned or self._report.checks.crashed:
             what = f"{self.verdict}, not well"

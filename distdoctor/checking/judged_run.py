@@ -50,7 +50,7 @@ class Judged:
 
         Args:
             strict: Warnings count as errors.
-            allow_incomplete: Incomplete evidence is no failure.
+            allow_incomplete: Incomplete evidence is no failure, unless the job failed.
         """
         findings = self.report.findings
         if self.report.verdict == "sick":
@@ -60,4 +60,5 @@ class Judged:
         if self.report.checks.crashed:
             return 3
         incomplete = self.report.verdict == "unknown"
-        return 4 if incomplete and not allow_incomplete else 0
+        passes = allow_incomplete and not self.report.has_failed
+        return 4 if incomplete and not passes else 0

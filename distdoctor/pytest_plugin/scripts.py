@@ -50,6 +50,11 @@ class ScriptRun:
         return self.report.verdict
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the job failed by itself."""
+        return self.report.has_failed
+
+    @property
     def findings(self) -> list[FindingData]:
         """The findings; each has its consequences below it."""
         return self.report.findings

@@ -107,7 +107,7 @@ def _annotations(
     if report.verdict == "unknown":
         gaps = [f"{one.what}: {one.why}" for one in report.not_examined]
         head = "nothing wrong was found, but not all was seen"
-        if report.raised or report.run.exit_code:
+        if report.has_failed:
             head = "the job failed, and no check knows why"
         yield _Annotation(
             "notice", f"distdoctor: unknown{of_job}", "\n".join([f"{head}.", *gaps])

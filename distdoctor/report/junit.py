@@ -100,9 +100,14 @@ def _cases(report: Report, rendering: Rendering) -> Iterator[Tree.Element]:
         yield case
     if report.verdict == "unknown":
         case = Tree.Element("testcase", classname=_TOP, name="verdict")
-        kind = "skipped" if rendering.allow_incomplete else "error"
+        passes = rendering.allow_incomplete and not report.has_failed
+        kind = "skipped" if passes else "error"
         gaps = "\n".join(f"{one.what}: {one.why}" for one in report.not_examined)
-        message = "unknown: nothing wrong was found, but not all was seen"
+        message = (
+            "unknown: the job failed, and no check knows why"
+            if report.has_failed
+            else "unknown: nothing wrong was found, but not all was seen"
+        )
         _put(case, kind, "unknown", message, gaps)
         yield case
 

@@ -94,7 +94,7 @@ def _head(report: Report, rendering: Rendering) -> Iterator[str]:
         )
         if rendering.strict and any(o.severity == "warning" for o in report.findings):
             yield "Warnings count as errors here."
-    elif report.verdict == "unknown" and (report.raised or run.exit_code):
+    elif report.has_failed and report.verdict == "unknown":
         yield "The job failed, and no check knows why."
     elif report.verdict == "unknown":
         yield f"Nothing {more}wrong was found, but not all was seen."

@@ -104,7 +104,7 @@ def _summary(report: Report) -> str:
     if report.verdict == "well":
         found = f"{len(report.checks.well)} checks found nothing"
         return found + " more" * bool(report.ignored or report.findings) + "."
-    if report.raised or report.run.exit_code:
+    if report.has_failed:
         return "The job failed, and no check knows why."
     return f"Nothing {more}wrong was found, but not all was seen."
 

@@ -204,6 +204,11 @@ class Report(msgspec.Struct, kw_only=True):
     files: list[FileData] = []  # what was found of a job that nobody watched
     evidence_of_ranks: list[RankEvidenceData] = []  # likewise, by rank
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the job failed by itself; not of one that is well all the same."""
+        return self.verdict != "well" and bool(self.raised or self.run.exit_code)
+
 
 class SessionReport(msgspec.Struct, kw_only=True):
     """All reports of a session: `script` is a test on ranks, or a script."""

@@ -165,7 +165,7 @@ def _raised(raised: RaisedData, run: Run) -> RenderableType:
 
 def _health(report: Report) -> RenderableType:
     more = "else " if report.ignored else ""
-    if report.verdict != "well" and (report.raised or report.run.exit_code):
+    if report.has_failed:
         return _hanging("unknown", "the job failed, and no check knows why", "yellow")
     if report.verdict != "well":
         return _hanging(

@@ -211,7 +211,7 @@ def _sentence(report: Report) -> str:
     more = "else " if report.ignored else ""
     if report.verdict == "well":
         return f"{counted(len(report.checks.well), 'check')} found nothing {more}wrong"
-    if report.raised or report.run.exit_code:
+    if report.has_failed:
         return "The job failed, and no check knows why"
     return f"Nothing {more}wrong was found, but not all was seen"
 

@@ -177,6 +177,8 @@ def test_it_raises_as_the_exit_status_says() -> None:
     of(WELL, 0).raise_for_verdict()
     of(WARNED, 0).raise_for_verdict()
     of(UNKNOWN, 4).raise_for_verdict(allow_incomplete=True)
+    with pytest.raises(NotWell, match="the job failed"):
+        of(FAILED, 4).raise_for_verdict(allow_incomplete=True)
     with pytest.raises(NotWell, match="DD108 skipped collective"):
         of(SICK).raise_for_verdict(allow_incomplete=True)
     with pytest.raises(NotWell, match="unknown, not well"):

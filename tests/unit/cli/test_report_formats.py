@@ -10,10 +10,13 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner, Result
 from command_box import Box
+from drawn_reports import FAILED, UNKNOWN, drawn
 
+from distdoctor.checking.judged_run import Judged
 from distdoctor.cli import app
 from distdoctor.cli.options import ReportOptions
 from distdoctor.cli.report_targets import ReportTarget, targets
+from distdoctor.judging import Judgement
 from distdoctor.report.formats import FORMATS
 
 RECORDS = Path(__file__).parent.parent.parent / "records" / "version_2.tar.xz"
@@ -87,6 +90,15 @@ def test_an_exit_status_and_the_junit_errors_agree(records: Path) -> None:
         assert result.exit_code == status
         found = max(top.attrib["failures"], top.attrib["errors"])
         assert found == bad
+
+
+def test_a_job_that_failed_does_not_pass_as_incomplete() -> None:
+    for drawing, status in ((UNKNOWN, 0), (FAILED, 4)):
+        one = drawn(drawing)
+        assert one.run is not None
+        judged = Judged(Judgement(one.run, one.report))
+        assert judged.status() == 4
+        assert judged.status(allow_incomplete=True) == status
 
 
 WRONG = {

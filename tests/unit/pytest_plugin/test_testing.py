@@ -38,9 +38,12 @@ def test_a_run_that_is_not_well_fails_with_its_report() -> None:
     sick = SimpleNamespace(verdict="sick", text="SICK   DD108 skipped collective")
     with pytest.raises(AssertionError, match="the run is sick, not well\n\nSICK   DD1"):
         assert_well(sick)
-    unknown = SimpleNamespace(verdict="unknown", text="")
+    unknown = SimpleNamespace(verdict="unknown", text="", has_failed=False)
     with pytest.raises(AssertionError, match="the run is unknown"):
         assert_well(unknown)
     assert_well(unknown, allow_incomplete=True)
     with pytest.raises(AssertionError):
         assert_well(sick, allow_incomplete=True)
+    unknown.has_failed = True
+    with pytest.raises(AssertionError, match="the run is unknown"):
+        assert_well(unknown, allow_incomplete=True)

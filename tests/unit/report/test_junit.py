@@ -137,8 +137,9 @@ def test_an_unknown_run_is_not_green_and_says_why() -> None:
 
 
 def test_a_job_that_failed_for_no_known_reason_is_not_green() -> None:
-    top = suites(drawn(FAILED))
-    assert results(top)["error"] == ["the job", "verdict"]
+    for allows in (False, True):
+        top = suites(drawn(FAILED), allow_incomplete=allows)
+        assert results(top)["error"] == ["the job", "verdict"]
     error = case(top, "the job").find("error")
     assert error is not None
     assert error.attrib["type"] == "ValueError"
