@@ -65,6 +65,43 @@ def test_its_healthy_twin_is_well(tmp_path: Path) -> None:
     assert (status, report["verdict"], report["findings"]) == (0, "well", []), output
 
 
+SHARDED = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+data = TensorDataset(torch.arange(192.0)[:, None])
+shards = 16 if sys.argv[1:] else dist.get_world_size()
+sampler = DistributedSampler(data, shards, dist.get_rank())
+model = DDP(nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for (numbers,) in DataLoader(data, 4, sampler=sampler):
+        optimizer.zero_grad()
+        model(numbers).square().mean().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_what_the_ranks_read_that_are_not_simulated_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    options = "--world-size", "16", "--as-rank", "0,9"
+    status, report, output = simulated(tmp_path, SHARDED, *options)
+    assert (status, report["verdict"], report["findings"]) == (0, "well", []), output
+    # The same split, where no more ranks than these two read, is a fault.
+    status, report, output = simulated(tmp_path, SHARDED, "--", "16")
+    assert [one["code"] for one in report["findings"]] == ["DD303"], output
+
+
 STOPS = """
 import torch
 import torch.distributed as dist
