@@ -54,7 +54,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
         *("DD409", "DD410", "DD411"),
         # A round or a step that only some ranks make changes the weights of these, and
         # so does an average over gradients of different parameters.
-        *("DD107", "DD108", "DD208", "DD211"),
+        *("DD107", "DD108", "DD115", "DD116", "DD208", "DD211"),
     ),
     "DD403": ("DD404", "DD402", "DD406", "DD418"),
     # DDP does not know the parameter; or it was averaged with another one.

@@ -234,11 +234,18 @@ def _deviating(
     if b_is_old and not a_is_old:
         return b, a, False
     if a_is_old and b_is_old:
-        if fewer_rounds(run, a, b) is not None and fewer_rounds(run, b, a) is None:
+        if _is_behind(run, a, b) and not _is_behind(run, b, a):
             return a, b, False
-        if fewer_rounds(run, b, a) is not None and fewer_rounds(run, a, b) is None:
+        if _is_behind(run, b, a) and not _is_behind(run, a, b):
             return b, a, False
     return a, b, True
+
+
+def _is_behind(run: Run, major: CallGroup, minor: CallGroup) -> bool:
+    """Whether the one made fewer rounds, and not just went into a branch of its own."""
+    return fewer_rounds(run, major, minor) is not None and not _took_another_way(
+        run, major, minor
+    )
 
 
 def _sequence(

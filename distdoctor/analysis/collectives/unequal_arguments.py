@@ -44,6 +44,14 @@ _ARGUMENTS = {
     Cause.SPLITS,
 }
 
+_KEYWORDS = {
+    Cause.ROOT: frozenset(
+        {"src", "dst", "group_src", "group_dst", "root", "root_rank", "rank"}
+    ),
+    Cause.REDUCE_OP: frozenset({"op", "reduce_op", "average"}),
+}
+"""What only one argument of a call decides: by which names it may be given."""
+
 _MOST_EXPRESSIONS = 400
 
 _CHANGES = frozenset({"append", "extend", "insert", "add", "update", "pop", "remove"})
@@ -77,7 +85,8 @@ def singled_out(run: Run, divergence: Divergence) -> Divergence:
     ways = chains(run, calls[first[0]])
     if not ways:
         return divergence
-    search = _Search(Sides(run, first, second), ways[0])
+    keywords = _KEYWORDS.get(divergence.why, frozenset())
+    search = _Search(Sides(run, first, second), ways[0], keywords)
     search.run()
     if search.special:
         condition, ranks = search.special[0]
@@ -171,8 +180,10 @@ class _Expression:
 class _Search:
     """Goes back from a call's arguments to where they depend on the rank."""
 
-    def __init__(self, sides: Sides, chain: tuple[Place, ...]) -> None:
-        self._sides, self._chain = sides, chain
+    def __init__(
+        self, sides: Sides, chain: tuple[Place, ...], keywords: frozenset[str]
+    ) -> None:
+        self._sides, self._chain, self._keywords = sides, chain, keywords
         self._program = sides.program
         self._seen: set[int] = set()
         self._open: list[_Expression] = []
@@ -186,11 +197,19 @@ class _Search:
             return
         for call in calls_in(function):
             if call.lineno <= place.line <= (call.end_lineno or 0):
-                arguments = [*call.args, *(each.value for each in call.keywords)]
-                self._push(arguments, function, at)
+                self._push(self._arguments(call), function, at)
                 self._push([call.func], function, at)
         while self._open and len(self._seen) < _MOST_EXPRESSIONS:
             self._look(self._open.pop(0))
+
+    def _arguments(self, call: ast.Call) -> list[ast.expr]:
+        """Those of a call that may make the difference; its tensor comes first."""
+        named_ = [each for each in call.keywords if each.arg in self._keywords]
+        if named_:
+            return [each.value for each in named_]
+        if self._keywords:
+            return [*call.args[1:], *(e.value for e in call.keywords if e.arg is None)]
+        return [*call.args, *(each.value for each in call.keywords)]
 
     def _push(self, nodes: Sequence[ast.expr], function: Function, at: int) -> None:
         for node in nodes:

@@ -277,7 +277,8 @@ def lines(
     locations = pointers([condition.place], culprits, str(condition))
     if condition.leaves and condition.leaves_at != condition.line:
         left = replace(condition.place, line=condition.leaves_at)
-        locations += pointers([left], culprits, f"leaves by {condition.leaves}")
+        who = "the others leave" if few else "leaves"
+        locations += pointers([left], culprits, f"{who} by {condition.leaves}")
     call = found.chain[-1]
     behind = found.chain[found.at]
     remark = "the call that not all make" if few else "skipped this call"
