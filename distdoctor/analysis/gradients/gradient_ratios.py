@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.analysis.gradients.used_gradients import Chapter, Look, chapters
+from distdoctor.analysis.gradients.used_gradients import (
+    LEAST_LOOKS,
+    Chapter,
+    Look,
+    chapters,
+)
 from distdoctor.analysis.learning_rate.rate_divisions import (
     divided_losses,
     divided_rates,
@@ -87,7 +92,7 @@ def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
         right = _with_ratio(by_position, 1.0) if at else ()
         if not at or len(at) + len(right) < len(by_position):
             continue
-        if right and not _may_be_partly(run, chapter, factor, by_position):
+        if right and not _may_be_partly(run, chapter, factor, by_position, at):
             continue
         if factor > 1.0 and divided_rates(run):
             return None
@@ -97,15 +102,22 @@ def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
 
 
 def _may_be_partly(
-    run: Run, chapter: Chapter, factor: float, by_position: dict[int, list[float]]
+    run: Run,
+    chapter: Chapter,
+    factor: float,
+    by_position: dict[int, list[float]],
+    at: tuple[int, ...],
 ) -> bool:
     """Whether a part of the gradients may have been summed and not divided.
 
     A hook, or a factor for one layer, may be the number of ranks by chance; so the job
-    must sum by hand, and each ratio be known of several steps.
+    must sum by hand, and each ratio be known of several steps, a wrong one of more.
     """
     averaged = any(one.averaged for one in chapter.holds)
-    seldom = any(len(ratios) < LEAST_RATIOS for ratios in by_position.values())
+    seldom = any(
+        len(ratios) < (LEAST_RATIOS if position in at else LEAST_LOOKS)
+        for position, ratios in by_position.items()
+    )
     summed = factor > 1.0 and not averaged and not seldom
     return summed and bool(summing_lines(run, chapter.ranks))
 
