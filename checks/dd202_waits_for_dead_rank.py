@@ -147,14 +147,26 @@ def examine(run: Run) -> Iterator[Finding]:
 
 
 def _cure(divergence: Divergence) -> str:
-    """What to do where nobody can tell yet of what a rank died."""
+    """What to do about this death, or where nobody can tell yet what it was of."""
     death = divergence.facts
+    raised = death.by if isinstance(death, Death) else divergence.cause
+    if isinstance(raised, Failure):
+        return _cure_of_exception(raised)
     if not isinstance(death, Death) or not death.unexplained:
         return ""
     return (
         f"Look at the stderr of {named(death.ranks)}, where a process that aborts "
         "itself says why, and give that file to `distdoctor autopsy`, too. Where there "
         "is none, run the job under `distdoctor check`."
+    )
+
+
+def _cure_of_exception(raised: Failure) -> str:
+    at = f" at {raised.place}" if raised.place is not None else ""
+    return (
+        f"Mend what raised {raised.error}{at}. If a rank may meet such data, catch the "
+        "error where it arises and let all ranks decide together what to do; never "
+        "communicate in a `finally:` or an `except:` that only one rank can reach."
     )
 
 
