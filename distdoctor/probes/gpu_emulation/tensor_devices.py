@@ -24,7 +24,7 @@ from torch import UntypedStorage
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from distdoctor.probes.call_sites import frame_above
+from distdoctor.probes.call_sites import call_site, frame_above
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 
@@ -74,6 +74,7 @@ class _Current(threading.local):
 
 class _State:
     touched = False  # this process has put something on a GPU
+    touched_at = ""  # the user's line that did so first
     doubtful = False  # something else may have, before it
     contexts = False  # a default device was ever set
     home = 0  # the device that was chosen last, in whatever thread
@@ -143,7 +144,13 @@ def touch() -> None:
             if _is_all_on_cpu():
                 _leave_all()
             state.touched = True
+            state.touched_at = state.touched_at or _users_line() or ""
         RECORDER.substituted("devices")
+
+
+@harmless
+def _users_line() -> str:
+    return call_site(2)
 
 
 def _is_all_on_cpu() -> bool:
