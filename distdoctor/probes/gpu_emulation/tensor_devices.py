@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -264,6 +265,26 @@ def place_of(tensor: Any) -> torch.device:
 def is_left_behind(tensor: Any) -> bool:
     """Whether a tensor would certainly be on the CPU."""
     return known_place(tensor) is CPU
+
+
+def are_left_behind(tensors: Iterable[Any]) -> bool:
+    """Whether tensors, at least one, would all certainly be on the CPU.
+
+    Before anything was put on a GPU all are, but for those that another process gave.
+    """
+    all_here = _is_all_on_cpu()
+    given = list(tensors)
+    return bool(given) and all(
+        is_left_behind(one)
+        or (all_here and known_place(one) is None and _is_plainly_here(one))
+        for one in given
+    )
+
+
+def _is_plainly_here(tensor: Any) -> bool:
+    return (
+        type(tensor) in _plain and _device_of(tensor) == CPU and not _is_shared(tensor)
+    )
 
 
 def is_surely_there(tensor: Any) -> bool:
