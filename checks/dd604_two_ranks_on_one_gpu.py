@@ -46,7 +46,9 @@ Call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before
 Known problems
 --------------
 Newer versions do not name the ranks: then all that say so, or share a bus id, are
-named.
+named. Where no log was read, the exceptions tell: then those that were refused are
+named. Where the CPU takes the GPUs' place, that is the rank that came second, and with
+it the first; the line that first put something on a GPU is told as well.
 
 References
 ----------
@@ -58,11 +60,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.nccl.log_diagnosis import findings_of
+from distdoctor.analysis.nccl.refused_sharing import RefusedSharing, refused_sharing
 from distdoctor.model.findings import Finding, Severity
 from distdoctor.model.observations.nccl import NcclProcess
-from distdoctor.model.run import Run
+from distdoctor.model.run import Run, named
 
 CODE = "DD604"
 SEVERITY = Severity.ERROR
@@ -71,5 +75,30 @@ NEEDS = (NcclProcess,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Ranks that share a GPU."""
-    yield from findings_of(run, CODE)
+    logged = list(findings_of(run, CODE))
+    yield from logged
+    sharing = None if logged else refused_sharing(run)
+    if sharing is not None:
+        yield _finding(run, sharing)
     require_whole(run)
+
+
+def _finding(run: Run, sharing: RefusedSharing) -> Finding:
+    """What the exceptions tell where no log does."""
+    ranks, first = sharing.ranks, next(iter(sharing.refused.values()))
+    on = f"{'are' if len(ranks) > 1 else 'is'} on the same GPU" + (
+        "" if len(ranks) > 1 else " as another rank"
+    )
+    at = f" at {first.place}" if first.place else ""
+    others = tuple(rank for rank in run.seen if rank not in ranks)
+    return Finding(
+        message=f"{capital(named(ranks))} {on}: {named(sharing.refused)} raised "
+        f"{first.error}{at} ({sharing.text}).",
+        exhibits=(*sharing.refused.values(), *sharing.used),
+        culprits=ranks if others else (),
+        victims=others or ranks,
+        locations=sharing.locations,
+        remedy="Call torch.cuda.set_device(local_rank), or name the device "
+        "cuda:LOCAL_RANK, before anything is put on a GPU; start no more ranks than "
+        "there are GPUs.",
+    )

@@ -24,8 +24,8 @@ WHY_RANKS_WAIT = (
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     # Who died of what another rank did to a file, or of what Horovod refused; see
-    # `_AT_ONE_LINE`. Or of an error of its GPU, or a limit, that NCCL's log tells.
-    "DD202": ("DD606", "DD603", "DD409", "DD312", "DD119", "DD415"),
+    # `_AT_ONE_LINE`. Or of an error of its GPU, a limit, or a GPU that is taken.
+    "DD202": ("DD606", "DD603", "DD604", "DD409", "DD312", "DD119", "DD415"),
     # NCCL sees that a peer is gone, and calls it an error of the network: it died,
     # raised, left the job, or gave up a call in which it waited in vain.
     "DD605": ("DD118", *WHY_RANKS_WAIT),

@@ -135,4 +135,18 @@ class LoggedMessage(Observation):
     usual: str = ""  # of the messages before it, if all were alike
 
 
-KINDS = (NcclProcess, Communicator, NcclComplaint, LoggedCalls, LoggedMessage)
+@value(frozen=True, slots=True, kw_only=True)
+class SharedGpu(Observation):
+    """The rank was refused what stands in for NCCL, since another was on its GPU first.
+
+    The place is the line that first put something on a GPU, in this process.
+    """
+
+    other: int = -1  # the rank that was first
+    device: str = ""  # such as "cuda:0"
+
+
+KINDS = (
+    *(NcclProcess, Communicator, NcclComplaint, LoggedCalls, LoggedMessage),
+    SharedGpu,
+)

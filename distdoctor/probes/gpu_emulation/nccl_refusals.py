@@ -1,7 +1,8 @@
 """Refuses, as NCCL would, CPU tensors and GPUs shared by several ranks.
 
 gloo would take them, and the job would break on the first machine with GPUs. Only what
-a line outside of torch hands over counts, and only tensors that are known to be there.
+a line outside of torch hands over counts, a model that DDP wraps among it, and only
+tensors that are known to be there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import distributed as ddp
 
 from distdoctor.probes.gpu_emulation import nccl_groups, shared_gpus
-from distdoctor.probes.gpu_emulation.tensor_devices import asked_by_user, is_left_behind
+from distdoctor.probes.gpu_emulation.replacement import replace
+from distdoctor.probes.gpu_emulation.tensor_devices import (
+    are_left_behind,
+    asked_by_user,
+    is_left_behind,
+)
 from distdoctor.probes.patching import replace_everywhere
 
 _FUNCTIONS = (
@@ -25,6 +32,8 @@ _FUNCTIONS = (
 
 _MOST_TENSORS = 64
 
+_NO_BACKEND = "No backend type associated with device type cpu"
+
 
 def install() -> None:
     """Wrap the communication functions, to refuse before a call is issued."""
@@ -33,6 +42,7 @@ def install() -> None:
             function = getattr(dist, name, None)
             if function is not None:
                 replace_everywhere(function, _call)
+        replace(ddp, "_verify_param_shape_across_processes", _verify)
 
 
 def _call(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -41,13 +51,26 @@ def _call(made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return made(*args, **kwargs)
 
 
+def _verify(
+    made: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The first call that DDP makes; C++ gathers shapes on the parameters' device.
+
+    Source: torch 2.13, `torch/csrc/distributed/c10d/reducer.cpp`,
+    `verify_params_across_processes`. By then DDP has seen that all are on one.
+    """
+    if nccl_groups.asked_backend(group) == "nccl" and are_left_behind(tensors):
+        raise RuntimeError(_NO_BACKEND)
+    return made(group, tensors, *args, **kwargs)
+
+
 def _judge(given: tuple[Any, ...]) -> None:
     kind = dist.ProcessGroup
     group = next((one for one in given if isinstance(one, kind)), dist.group.WORLD)
     if nccl_groups.asked_backend(group) != "nccl":
         return
     if any(map(is_left_behind, _tensors(given))):
-        raise RuntimeError("No backend type associated with device type cpu")
+        raise RuntimeError(_NO_BACKEND)
     shared_gpus.refuse_shared(group, _tensors(given))
 
 

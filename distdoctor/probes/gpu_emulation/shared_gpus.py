@@ -19,7 +19,12 @@ import torch
 import torch.distributed as dist
 
 from distdoctor.journal.private_files import make_private_folder, write_private
-from distdoctor.probes.gpu_emulation.tensor_devices import is_surely_there, known_place
+from distdoctor.model.observations.nccl import SharedGpu
+from distdoctor.probes.gpu_emulation.tensor_devices import (
+    is_surely_there,
+    known_place,
+    state,
+)
 from distdoctor.probes.gpu_emulation.visible_gpus import (
     number_of_devices,
     sharing_is_allowed,
@@ -51,11 +56,17 @@ def refuse_shared(group: Any, tensors: Iterable[torch.Tensor]) -> None:
     shared = _shared(group, tensors)
     if shared:
         mine, other, device = shared
+        _tell(SharedGpu(other=other, device=str(device)))
         raise dist.DistBackendError(
             "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL "
             f"library. Last error: Duplicate GPU detected : rank {mine} and rank "
             f"{other} both on CUDA device {device}"
         )
+
+
+@harmless
+def _tell(shared: SharedGpu) -> None:
+    RECORDER.observe(shared, state.touched_at)
 
 
 @harmless

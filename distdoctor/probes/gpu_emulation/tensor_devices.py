@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch import UntypedStorage
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from distdoctor.probes.call_sites import frame_above
+from distdoctor.probes.call_sites import call_site, frame_above
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.recorder import RECORDER
 
@@ -74,6 +75,7 @@ class _Current(threading.local):
 
 class _State:
     touched = False  # this process has put something on a GPU
+    touched_at = ""  # the user's line that did so first
     doubtful = False  # something else may have, before it
     contexts = False  # a default device was ever set
     home = 0  # the device that was chosen last, in whatever thread
@@ -143,7 +145,13 @@ def touch() -> None:
             if _is_all_on_cpu():
                 _leave_all()
             state.touched = True
+            state.touched_at = state.touched_at or _users_line() or ""
         RECORDER.substituted("devices")
+
+
+@harmless
+def _users_line() -> str:
+    return call_site(2)
 
 
 def _is_all_on_cpu() -> bool:
@@ -257,6 +265,26 @@ def place_of(tensor: Any) -> torch.device:
 def is_left_behind(tensor: Any) -> bool:
     """Whether a tensor would certainly be on the CPU."""
     return known_place(tensor) is CPU
+
+
+def are_left_behind(tensors: Iterable[Any]) -> bool:
+    """Whether tensors, at least one, would all certainly be on the CPU.
+
+    Before anything was put on a GPU all are, but for those that another process gave.
+    """
+    all_here = _is_all_on_cpu()
+    given = list(tensors)
+    return bool(given) and all(
+        is_left_behind(one)
+        or (all_here and known_place(one) is None and _is_plainly_here(one))
+        for one in given
+    )
+
+
+def _is_plainly_here(tensor: Any) -> bool:
+    return (
+        type(tensor) in _plain and _device_of(tensor) == CPU and not _is_shared(tensor)
+    )
 
 
 def is_surely_there(tensor: Any) -> bool:

@@ -1046,6 +1046,32 @@ def test_ddp_takes_devices_unless_the_model_was_left_behind() -> None:
 
 
 @without_gpus
+def test_ddp_refuses_a_model_left_on_the_cpu_as_nccl_does() -> None:
+    joined("nccl")
+    ddp, model = nn.parallel.DistributedDataParallel, nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="device type cpu"):
+        ddp(model)
+    torch.ones(1).cuda()
+    with pytest.raises(RuntimeError, match="device type cpu"):
+        ddp(model)
+    for backend in ("gloo", "cpu:gloo,cuda:nccl"):
+        ddp(model, process_group=dist.new_group(backend=backend))
+    ddp(model.cuda())
+
+
+@without_gpus
+def test_ddp_refuses_nothing_that_may_be_on_a_gpu() -> None:
+    joined("nccl")
+    ddp = nn.parallel.DistributedDataParallel
+    with torch.device("cuda"):
+        ddp(nn.Linear(2, 2))
+    result_of_arithmetic = nn.Linear(2, 2)
+    for one in result_of_arithmetic.parameters():
+        one.data = one.data * 2
+    ddp(result_of_arithmetic)
+
+
+@without_gpus
 def test_data_parallel_is_the_module_itself() -> None:
     model = nn.DataParallel(nn.Linear(2, 2)).cuda()
     assert model(torch.ones(1, 2).cuda()).shape == (1, 2)
