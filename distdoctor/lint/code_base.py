@@ -320,6 +320,10 @@ class CodeBase:
                         fresh.append(other)
         return [*together]
 
+    def is_imported(self, file: ProgramFile) -> bool:
+        """Whether another file imports it."""
+        return bool(self._neighbours[1][file])
+
     @cached_property
     def _neighbours(self) -> tuple[_Ways, _Ways]:
         imports: _Ways = defaultdict(list)
