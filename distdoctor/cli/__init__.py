@@ -137,9 +137,11 @@ class _Commands(click.Group):
 
 def _hint(error: click.ClickException) -> str:
     """Where what a command does not know is to stand: it may be the script's."""
-    is_too_much = type(error) is click.UsageError and error.message.startswith(_TOO_MUCH)
-    is_unknown = isinstance(error, click.NoSuchOption)
-    context = error.ctx if is_too_much or is_unknown else None  # type: ignore[attr-defined]
+    is_too_much = error.message.startswith(_TOO_MUCH)
+    if not isinstance(error, click.UsageError):
+        return ""
+    is_known = not (is_too_much or isinstance(error, click.NoSuchOption))
+    context = None if is_known else error.ctx
     if context is None or [context.info_name] not in _HAVE_COMMANDS:
         return ""
     own = "config.yaml" if is_too_much else "--lr 0.1"

@@ -19,7 +19,7 @@ def one_sentence(err: str) -> str:
     [
         (["check", "gone.py"], "no script gone.py"),
         (["check", "."], ". is a folder; give the script in it"),
-        (["check", "train.ipynb"], "make a script of it by `jupyter nbconvert --to script"),
+        (["check", "train.ipynb"], "by `jupyter nbconvert --to script train"),
         (["check", "broken.py"], "broken.py, line 2"),
         (["check", "binary.py"], "is not Python source"),
         (["check"], "give a script"),
