@@ -38,7 +38,7 @@ _COMMANDS = {
     "check": ("check", "Run a job on a few ranks under watch and say what ails it."),
     "columns": (
         "columns",
-        "Keep flight recorder dumps as columns (Parquet), and judge them.",
+        "Keep flight recorder dumps as columns (Parquet); judge nothing.",
     ),
     "completion": ("completion", "Print what a shell needs to complete commands."),
     "env": ("env", "Say what this machine can do for a job under watch."),
@@ -136,14 +136,29 @@ class _Commands(click.Group):
 
 
 def _hint(error: click.ClickException) -> str:
-    """Where an option stands that a command does not know: it may be the script's."""
-    context = error.ctx if isinstance(error, click.NoSuchOption) else None
+    """Where what a command does not know is to stand: it may be the script's."""
+    is_too_much = error.message.startswith(_TOO_MUCH)
+    if not isinstance(error, click.UsageError):
+        return ""
+    is_known = not (is_too_much or isinstance(error, click.NoSuchOption))
+    context = None if is_known else error.ctx
     if context is None or [context.info_name] not in _HAVE_COMMANDS:
         return ""
+    own = "config.yaml" if is_too_much else "--lr 0.1"
+    if context.info_name == "check":
+        return (
+            "What the script is to get stands after `--`, as in "
+            f"`distdoctor check train.py -- {own}`.\n"
+        )
+    head = "HEAD " * (context.info_name == "join")
     return (
-        "What the script is to get stands after `--`, as in "
-        f"`distdoctor {context.info_name} train.py -- --lr 0.1`.\n"
+        "The command and what it is to get stand after `--`, as in "
+        f"`distdoctor {context.info_name} {head}-- torchrun train.py {own}`.\n"
     )
+
+
+_TOO_MUCH = "Got unexpected extra argument"
+"""How click begins where an argument is none of a command's."""
 
 
 @click.group(

@@ -119,6 +119,7 @@ def run(
     `# distdoctor: ignore[DD108] rank 0 alone has the data`.
     """
     from distdoctor.lint.linting import lint, wanted
+    from distdoctor.lint.source_files import without_python
     from distdoctor.report.plain_text import plain
 
     settings = project_settings(Path.cwd())
@@ -130,7 +131,8 @@ def run(
         waived=settings.ignore,
     )
     unread = (f"{file} was not read: {why}" for file, why in found.unread)
-    for remark in (*unread, *found.remarks):
+    empty = (f"no Python file in {folder}" for folder in without_python(paths))
+    for remark in (*empty, *unread, *found.remarks):
         click.echo(f"distdoctor: {plain(remark)}", err=True)
     if fix:
         from distdoctor.lint.mending import diff

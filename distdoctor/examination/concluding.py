@@ -14,6 +14,7 @@ from distdoctor.examination.gaps import Gap, gaps_of, is_error
 from distdoctor.examination.waivers import Waived
 from distdoctor.model.events import Failure
 from distdoctor.model.findings import Sick, Verdict
+from distdoctor.model.observations.equivalence import Property
 from distdoctor.model.run import Run
 
 
@@ -93,9 +94,26 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
     ):
         return  # calls that failed on several ranks, and one finding tells why
     for failures in [*alike.values()][:MOST_FAILURES_TOLD]:
-        if failures[0].place is None or failures[0].place not in places:
+        first = failures[0]
+        is_shown = first.place is not None and first.place in places
+        if not (is_shown or _is_told(first, verdicts)):
             ranks = sorted({one.rank for one in failures if one.rank >= 0})
-            yield Raised(failures[0], tuple(ranks))
+            yield Raised(first, tuple(ranks))
+
+
+def _is_told(failure: Failure, verdicts: Sequence[Verdict]) -> bool:
+    """Whether a finding tells of an exception that was raised to tell of it.
+
+    Such an exception names the code, and says why in the words of what was observed.
+    """
+    return any(
+        f"({verdict.code})" in failure.message and why in failure.message
+        for verdict in verdicts
+        if isinstance(verdict, Sick)
+        for finding in verdict.findings
+        for exhibit in finding.exhibits
+        if isinstance(exhibit, Property) and (why := exhibit.why)
+    )
 
 
 _ECHOES = {"ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}

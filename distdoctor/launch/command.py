@@ -38,6 +38,7 @@ from distdoctor.launch.script_source import (
     ScriptSource,
     read_source,
 )
+from distdoctor.model.source_text import conversion, is_notebook
 from distdoctor.probes import NEEDLE
 
 _LOOPBACK = "127.0.0.1"
@@ -110,9 +111,18 @@ def source_of(script: Path) -> ScriptSource:
     Raises:
         LaunchRefused: It is not there, or no Python.
     """
+    if script.is_dir():
+        raise LaunchRefused(
+            f"{script} is a folder; give the script in it that starts the job, or a "
+            "command after `--`"
+        )
     if not script.is_file():
         raise LaunchRefused(
             f"there is no script {script}; give a Python file, or a command after `--`"
+        )
+    if is_notebook(script):
+        raise LaunchRefused(
+            f"{script} is a notebook; make a script of it by `{conversion(script)}`"
         )
     return read_source(script)
 

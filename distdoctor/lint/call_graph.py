@@ -12,6 +12,7 @@ from distdoctor.lint.communication import (
     ENDS,
     REPLICATES,
     SHARDS,
+    STARTS,
     WRITES,
     Communication,
     Deed,
@@ -118,6 +119,11 @@ class CallGraph:
         return self._closure(asks_for_rank)
 
     @cached_property
+    def starting(self) -> set[Scope]:
+        """Functions that start the process group, or call one that does."""
+        return self._closure(_starts_group)
+
+    @cached_property
     def callers(self) -> dict[Scope, list[Scope]]:
         """By function, the functions that call it."""
         found: dict[Scope, list[Scope]] = {}
@@ -214,6 +220,10 @@ class CallGraph:
                     return None
                 source = other
         return None
+
+
+def _starts_group(scope: Scope) -> bool:
+    return any(scope.source.dotted(one.func) in STARTS for one in scope.calls)
 
 
 def _around(scope: Scope) -> list[Scope]:

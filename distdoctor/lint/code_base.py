@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from pathlib import PurePath
 
 from distdoctor.lint.source_files import SourceText
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import syntax_tree, why_no_tree
 
 MODULE = "<module>"
 """Name of what stands in a file outside of functions."""
@@ -247,14 +247,14 @@ class CodeBase:
                 continue
             self.read.append(source.file)
             self.lines += source.text.count("\n")
-            if _OF_INTEREST.search(source.text) is None and "rank" not in source.text:
+            matters = _matters(source.text)
+            if not (matters or source.is_named):
                 continue
             tree = syntax_tree(source.text)
             if tree is None:
-                why = "it is no Python of this version, or too large"
-                self.unread.append((source.file, why))
+                self.unread.append((source.file, why_no_tree(source.text)))
                 self.read.pop()
-            else:
+            elif matters:
                 self.files.append(ProgramFile(source, tree))
         self._by_tail: dict[str, list[ProgramFile]] = defaultdict(list)
         for file in self.files:
@@ -320,6 +320,10 @@ class CodeBase:
                         fresh.append(other)
         return [*together]
 
+    def is_imported(self, file: ProgramFile) -> bool:
+        """Whether another file imports it."""
+        return bool(self._neighbours[1][file])
+
     @cached_property
     def _neighbours(self) -> tuple[_Ways, _Ways]:
         imports: _Ways = defaultdict(list)
@@ -336,6 +340,10 @@ class CodeBase:
             for other in found:
                 importers[other].append(file)
         return imports, importers
+
+
+def _matters(text: str) -> bool:
+    return _OF_INTEREST.search(text) is not None or "rank" in text
 
 
 _Ways = defaultdict[ProgramFile, list[ProgramFile]]

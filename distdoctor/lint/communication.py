@@ -153,5 +153,11 @@ SHARDS = frozenset(
 WRITES = frozenset({"torch.save"})
 """What writes a file where each rank that calls it would write its own."""
 
+STARTS = frozenset(
+    {"torch.distributed.init_process_group", "horovod.torch.init"}
+    | {"torch.distributed.distributed_c10d.init_process_group"}
+)
+"""What makes a process a rank of a job."""
+
 ENDS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 """What ends the process."""

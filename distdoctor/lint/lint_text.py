@@ -76,6 +76,8 @@ def _excerpt(at: ToldLine, lines: list[str]) -> Iterator[tuple[str, str]]:
 
 def _last(lint: Lint) -> str:
     count, files = len(lint.findings), len(lint.read)
+    if not files:
+        return "nothing was read, so nothing was found"
     read = f"{files} file{'s' if files != 1 else ''}, {lint.lines} lines"
     ignored = f", {len(lint.ignored)} ignored" if lint.ignored else ""
     if not count:

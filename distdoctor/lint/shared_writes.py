@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ def shared_writes(graph: CallGraph) -> Iterator[SharedWrite]:
     seen: set[int] = set()
     for file in graph.code.files:
         entry = file.module
-        if entry not in graph.telling or "__main__" not in entry.words:
+        if entry not in graph.telling or not _is_program(entry, graph):
             continue
         oracle = Oracle()
         walks = [RankWalk(graph, rank, oracle) for rank in (0, SIZE - 1)]
@@ -54,6 +55,20 @@ def shared_writes(graph: CallGraph) -> Iterator[SharedWrite]:
                 seen.add(spot.key)
                 if not _is_ranked(spot, callers):
                     yield SharedWrite(spot, callers, entry)
+
+
+def _is_program(entry: Scope, graph: CallGraph) -> bool:
+    """Whether a file is run by each rank, and not only imported.
+
+    It says so, or its own lines start the process group; who starts processes that do
+    that is no rank.
+    """
+    if "__main__" in entry.words:
+        return entry in graph.starting or not _SPAWNS.search(entry.source.text)
+    return entry in graph.starting and not graph.code.is_imported(entry.source)
+
+
+_SPAWNS = re.compile(r"\bspawn\(|\bstart_processes\(|\bProcess\(")
 
 
 def _is_ranked(spot: CodeSpot, callers: tuple[CodeSpot, ...]) -> bool:

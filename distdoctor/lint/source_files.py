@@ -6,11 +6,11 @@ import ast
 import os
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distdoctor.errors import SourceMissing
-from distdoctor.model.source_text import syntax_tree
+from distdoctor.model.source_text import conversion, is_notebook, syntax_tree
 
 _LEFT_OUT = frozenset(
     {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv"}
@@ -27,11 +27,13 @@ class SourceText:
         file: As it was named, or as it was come to from a folder that was.
         text: What it holds; "" where it cannot be read.
         why: Why it cannot be read; "": it was.
+        is_named: It was asked for by its own name, and not by its folder's.
     """
 
     file: str
     text: str
     why: str = ""
+    is_named: bool = False
 
 
 def read_sources(paths: Iterable[str]) -> Iterator[SourceText]:
@@ -47,11 +49,17 @@ def read_sources(paths: Iterable[str]) -> Iterator[SourceText]:
     for path in paths:
         if not os.path.lexists(path):
             raise SourceMissing(f"{path} does not exist; give files or folders")
-        for file in _files(path):
+        is_named = not Path(path).is_dir()
+        for file in [path] if is_named else _files(path):
             resolved = os.path.realpath(file)
             if resolved not in seen:
                 seen.add(resolved)
-                yield _read(file)
+                yield replace(_read(file), is_named=is_named)
+
+
+def without_python(paths: Iterable[str]) -> list[str]:
+    """Those of some paths that are folders without a Python file."""
+    return [path for path in paths if Path(path).is_dir() and not any(_files(path))]
 
 
 def beside(sources: Sequence[SourceText]) -> Iterator[SourceText]:
@@ -99,9 +107,7 @@ _MOST_BESIDE = 200  # files
 
 
 def _files(path: str) -> Iterator[str]:
-    if not Path(path).is_dir():
-        yield path
-        return
+    """The Python files in a folder."""
     for folder, inner, names in os.walk(path):
         inner[:] = sorted(
             name for name in inner if name not in _LEFT_OUT and name[:1] != "."
@@ -114,6 +120,9 @@ def _files(path: str) -> Iterator[str]:
 def _read(file: str) -> SourceText:
     if not Path(file).is_file():  # to open a pipe or a device may take for ever
         return SourceText(file, "", "it is no regular file")
+    if is_notebook(file):
+        how = f"make a script of it by `{conversion(file)}`"
+        return SourceText(file, "", f"it is a notebook; {how}")
     try:
         with tokenize.open(file) as opened:  # in the encoding that it says
             return SourceText(file, opened.read())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shlex
+from pathlib import Path
 
 LARGEST_SOURCE = 400_000
 """Characters of a file that is read: ten thousand lines. Larger ones hold data."""
@@ -10,6 +12,16 @@ LARGEST_SOURCE = 400_000
 _DEEPEST = 200
 """Levels of a tree: what walks it calls itself up to three times for each, and Python
 allows 1,000 calls. Expressions of so many terms, and chains of `elif`, are deeper."""
+
+
+def is_notebook(file: str | Path) -> bool:
+    """Whether a file is a notebook, by its name."""
+    return str(file).endswith(".ipynb")
+
+
+def conversion(notebook: str | Path) -> str:
+    """The command that makes a script of a notebook."""
+    return shlex.join(["jupyter", "nbconvert", "--to", "script", str(notebook)])
 
 
 def syntax_tree(text: str | bytes) -> ast.Module | None:
@@ -24,6 +36,20 @@ def syntax_tree(text: str | bytes) -> ast.Module | None:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def why_no_tree(text: str) -> str:
+    """Why a text has no syntax tree, in words; "": it has one."""
+    if len(text) > LARGEST_SOURCE:
+        return f"it is larger than {LARGEST_SOURCE:,} characters"
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        at = f"line {error.lineno}, column {error.offset}: " * bool(error.lineno)
+        return f"it is no Python of this version: {at}{error.msg}"
+    except (ValueError, RecursionError, MemoryError):
+        return "it is no Python of this version"
+    return ""
 
 
 def shallow_tree(text: str | bytes) -> ast.Module | None:

@@ -43,9 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--distdoctor-report",
+        action="append",
+        default=[],
         metavar="FILE",
         help="write all that was found to a file: .json, .sarif, .xml (JUnit), .md, "
-        ".html",
+        ".html; may be given several times",
     )
     parser.addini(
         "distdoctor_timeout",
@@ -59,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(fixtures, "distdoctor-fixtures")
-    path = config.getoption("distdoctor_report")
-    if path and not fixtures.is_rank(config) and not hasattr(config, "workerinput"):
+    paths = [*dict.fromkeys(map(Path, config.getoption("distdoctor_report")))]
+    if paths and not fixtures.is_rank(config) and not hasattr(config, "workerinput"):
         from distdoctor.errors import PackageMissing
         from distdoctor.pytest_plugin.session_report import (
             SessionWriter,
@@ -68,10 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
         try:
-            require_format(Path(path))
+            for path in paths:
+                require_format(path)
         except PackageMissing as error:
             raise pytest.UsageError(str(error)) from None
-        config.pluginmanager.register(SessionWriter(Path(path), config.rootpath))
+        config.pluginmanager.register(SessionWriter(paths, config.rootpath))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,4 @@
-"""The option `--distdoctor-report`, which writes all reports of a session to a file.
+"""The option `--distdoctor-report`, which writes all reports of a session to files.
 
 A report goes with its test's own report, as text: xdist hands that from its workers on
 to the process that writes the file.
@@ -57,12 +57,12 @@ class SessionWriter:
     To be registered where the terminal is, which is not on a worker of xdist.
 
     Args:
-        path: Path of the file, as `write_session` takes it.
+        paths: Paths of the files, as `write_session` takes them.
         root: Folder that file names are relative to.
     """
 
-    def __init__(self, path: Path, root: Path) -> None:
-        self._path, self._root = path.absolute(), root
+    def __init__(self, paths: Sequence[Path], root: Path) -> None:
+        self._paths, self._root = [path.absolute() for path in paths], root
         self._collected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -71,10 +71,12 @@ class SessionWriter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Write the file, even if it is empty."""
+        """Write the files, even if they are empty."""
         from distdoctor.report.json import decode
 
-        write_session(self._path, [decode(one) for one in self._collected], self._root)
+        reports = [decode(one) for one in self._collected]
+        for path in self._paths:
+            write_session(path, reports, self._root)
 
 
 def write_session(path: Path, reports: Sequence[Report], root: Path) -> None:

@@ -45,6 +45,7 @@ REST = 10.0
 """So many times as long as a look takes nothing is done behind it."""
 
 _LOOKS = 4  # that are compared: of the last 20 seconds
+_LOOKS_OF_A_TIME = 2  # show how a rank is, and not since when
 _STANDS_S = 9.0  # of looks at the same functions
 _MOST_HELPERS = 16
 _MOST_RANKS = 64  # of one machine
@@ -175,7 +176,7 @@ class ProcessWatch:
             doing=doing,
             detail=detail,
             since_s=round(now - self._since[rank][1], 1)
-            if len(one.looks) > 1 and doing is not RankDoing.ENDED
+            if len(one.looks) > _LOOKS_OF_A_TIME and doing is not RankDoing.ENDED
             else None,
             call=call,
             memory_bytes=one.facts.memory_bytes or None,

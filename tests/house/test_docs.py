@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import runpy
 from collections.abc import Iterable, Iterator
@@ -203,3 +204,16 @@ def test_the_cascade_is_told_row_by_row() -> None:
     text = (ROOT / "docs" / "divergence.md").read_text()
     listed = re.findall(r"^ +- ([^;:\n]+)", text, re.MULTILINE)
     assert listed == [*explained(CASCADE)]
+
+
+def test_the_signatures_of_batches_are_those_of_the_code() -> None:
+    from distdoctor.equivalence import batches
+
+    text = (ROOT / "docs" / "equivalence.md").read_text()
+    for make in (batches.tokens, batches.labelled, batches.regression, batches.made):
+        given = [
+            one.replace(annotation=one.empty)
+            for one in inspect.signature(make).parameters.values()
+        ]
+        bare = str(inspect.Signature(given))
+        assert f"\nbatches.{make.__name__}{bare}\n" in text

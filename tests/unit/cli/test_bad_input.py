@@ -18,7 +18,8 @@ def one_sentence(err: str) -> str:
     ("arguments", "sentence"),
     [
         (["check", "gone.py"], "no script gone.py"),
-        (["check", "."], "no script ."),
+        (["check", "."], ". is a folder; give the script in it"),
+        (["check", "train.ipynb"], "by `jupyter nbconvert --to script train"),
         (["check", "broken.py"], "broken.py, line 2"),
         (["check", "binary.py"], "is not Python source"),
         (["check"], "give a script"),
@@ -40,6 +41,7 @@ def test_bad_input_gets_one_clear_sentence(
     box.write("x = 1\nif:\n", "broken.py")
     (box.folder / "binary.py").write_bytes(b"\x00\x01\xff" * 50)
     box.write("print(1)\n", "fine.py")
+    box.write("{}", "train.ipynb")
     for name, manifest in (
         ("full", None),
         ("damaged", "{"),

@@ -25,6 +25,34 @@ def test_each_command_is_there_and_says_what_it_does(name: str) -> None:
     assert f"  {summary}\n" in app.get_help(CONTEXT)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["check", "train.py", "config.yaml"], "check train.py -- config.yaml`"),
+        (["check", "train.py", "--lr", "1"], "check train.py -- --lr 0.1`"),
+        (["record", "train.py"], "record -- torchrun train.py config.yaml`"),
+        (["join", "head", "train.py"], "join HEAD -- torchrun train.py config.yaml`"),
+        (["lint", "--lr", "1"], ""),
+    ],
+)
+def test_what_may_be_the_scripts_is_told_its_place(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app.main(arguments, prog_name="distdoctor")
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert ("stand" in err) is bool(hint)
+    assert hint in err
+
+
+def test_the_summary_of_columns_claims_no_judgement() -> None:
+    command = app.get_command(CONTEXT, "columns")
+    assert command is not None
+    assert "judge nothing" in (command.help or "")
+    assert command.get_short_help_str(90).endswith("judge nothing.")
+
+
 def test_an_unknown_command_is_none() -> None:
     assert app.get_command(CONTEXT, "chekc") is None
 

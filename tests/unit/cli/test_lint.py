@@ -111,8 +111,8 @@ def test_what_could_not_be_read_ends_with_four_unless_something_is_found(
     status, _, err = told("bad.py")
     assert status == 4
     assert err == (
-        "distdoctor: bad.py was not read: "
-        "it is no Python of this version, or too large\n"
+        "distdoctor: bad.py was not read: it is no Python of this version: line 2, "
+        "column 7: invalid syntax\n"
     )
     assert told(".")[0] == 1
     report = json.loads(told("bad.py", "--format", "json")[1])
@@ -149,8 +149,8 @@ def test_a_path_that_is_not_there_spoils_all(told: Any) -> None:
 def test_a_folder_without_python_has_nothing(folder: Path, told: Any) -> None:
     (folder / "empty").mkdir()
     status, out, err = told("empty")
-    assert (status, err) == (0, "")
-    assert out.startswith("nothing found in 0 files, 0 lines")
+    assert (status, err) == (0, "distdoctor: no Python file in empty\n")
+    assert out == "nothing was read, so nothing was found\n"
 
 
 def test_a_file_that_is_given_twice_is_told_once(told: Any) -> None:
@@ -288,3 +288,29 @@ def test_reading_needs_neither_torch_nor_numpy() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_named_file_is_parsed_whatever_it_is_about(folder: Path, told: Any) -> None:
+    (folder / "plain.py").write_text("x = 1\ndef f(:\n")
+    status, out, err = told("plain.py")
+    assert (status, out) == (4, "nothing was read, so nothing was found\n")
+    assert "line 2, column 7" in err
+
+
+def test_a_file_that_is_too_large_is_said_to_be(folder: Path, told: Any) -> None:
+    (folder / "large.py").write_text("x = 1\n" * 100_000)
+    status, _, err = told("large.py")
+    assert status == 4
+    assert err == (
+        "distdoctor: large.py was not read: it is larger than 400,000 characters\n"
+    )
+
+
+def test_a_notebook_is_to_be_converted(folder: Path, told: Any) -> None:
+    (folder / "nb.ipynb").write_text('{"cells": []}')
+    status, _, err = told("nb.ipynb")
+    assert status == 4
+    assert err == (
+        "distdoctor: nb.ipynb was not read: it is a notebook; make a script of it "
+        "by `jupyter nbconvert --to script nb.ipynb`\n"
+    )

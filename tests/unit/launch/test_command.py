@@ -291,9 +291,17 @@ def test_no_ranks_are_refused(tmp_path: Path, ranks: int) -> None:
         command_for(script, [], ranks, Launcher.AUTO, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["gone.py", "."])
-def test_a_script_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(LaunchRefused, match=r"there is no script .*; give a Python"):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gone.py", r"there is no script .*; give a Python"),
+        (".", r"is a folder; give the script in it"),
+        ("train.ipynb", r"is a notebook; .*nbconvert --to script .*ipynb`"),
+    ],
+)
+def test_what_is_no_script_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(LaunchRefused, match=why):
         command_for(tmp_path / name, [], 2, Launcher.AUTO, tmp_path)
 
 

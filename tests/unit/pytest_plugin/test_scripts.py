@@ -47,3 +47,11 @@ def test_what_cannot_be_started_fails_with_one_sentence(
     result.stdout.fnmatch_lines(["*check_script starts ranks of its own*"])
     assert "5 passed" in result.stdout.str()
     assert not [*(pytester.path / "base").glob("distdoctor-record[0-9]*")]
+
+
+def test_each_report_that_is_asked_for_is_written(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_alone():\n    pass\n")
+    result = run(pytester, "--distdoctor-report=out/r.html", "--distdoctor-report=r.md")
+    assert result.ret == 0
+    for name in ("out/report.json", "out/r.html", "r.md"):
+        assert (pytester.path / name).is_file()

@@ -69,6 +69,16 @@ def test_looks_tell_who_waits(watching: Watching) -> None:
     assert "distdoctor autopsy 1" in seen.remarks[-1]
 
 
+def test_two_looks_do_not_tell_since_when(watching: Watching) -> None:
+    job = watching(WAITS, SLEEPS)
+    job.look()
+    seen = job.look()
+    assert [one.since_s for one in seen.ranks] == [None, None]
+    assert "since" not in as_plain(seen)
+    seen = job.look()
+    assert all(one.since_s is not None for one in seen.ranks)
+
+
 def test_what_may_not_be_read_says_what_to_do(watching: Watching) -> None:
     refused = Acts(["train t.py:9"], refused=REFUSED)
     job = watching(refused, refused)
