@@ -44,7 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--distdoctor-report",
         action="append",
-        default=[],
         metavar="FILE",
         help="write all that was found to a file: .json, .sarif, .xml (JUnit), .md, "
         ".html; may be given several times",
@@ -61,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(fixtures, "distdoctor-fixtures")
-    paths = [*dict.fromkeys(map(Path, config.getoption("distdoctor_report")))]
+    asked = config.getoption("distdoctor_report") or ()  # a rank: none
+    paths = [*dict.fromkeys(map(Path, asked))]
     if paths and not fixtures.is_rank(config) and not hasattr(config, "workerinput"):
         from distdoctor.errors import PackageMissing
         from distdoctor.pytest_plugin.session_report import (
