@@ -33,8 +33,8 @@ DDP has averaged, and they are divided again:
            | gradients(step=2,passes=1,probed=0-2,own=2+3+4,used=.75+1.25+1.75,factor=1)
            | exit=0
 
-The last bucket of gradients is sent behind the loop that divides; once, what ranks had of
-the other one cancels out:
+The last bucket of gradients is sent behind the loop that divides; once, what ranks had
+of the other one cancels out:
 
     rank 0 | holds(names=v+w,sizes=4+4)@t.py:5  all_reduce(4)@t.py:8
            | gradients(step=2,passes=1,probed=0+1,own=1+2,used=3+2.5,factor=1)@t.py:9
