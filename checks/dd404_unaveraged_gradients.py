@@ -95,6 +95,17 @@ Beside heads that each rank has drawn for itself, a layer is left out that all s
            | gradients(step=2,prints=6+22+6,weights=4+3+4,passes=1,moved=8)@t.py:9
            | exit=0
 
+Averaged by its wrapper at first, the model is called without it later:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  weights(step=1,prints=1,gradients=5)
+           | weights(step=2,prints=2,gradients=6)  weights(step=3,prints=3,gradients=7)
+           | gradients(step=1,prints=5,passes=1,reduced=6)  bypassed@t.py:9
+           | gradients(step=2,prints=6,passes=1)  exit=0
+    rank 1 | trained(names=w,numels=6,wrapped)  weights(step=1,prints=1,gradients=5)
+           | weights(step=2,prints=2,gradients=8)  weights(step=3,prints=4,gradients=9)
+           | gradients(step=1,prints=5,passes=1,reduced=6)  bypassed@t.py:9
+           | gradients(step=2,prints=8,passes=1)  exit=0
+
 In a mixture of experts nobody averages the shared layer; the experts were drawn anew on
 each rank, and the shared layer was not:
 
@@ -241,6 +252,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distdoctor.analysis.causes import capital
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.gradient_combinations import combined_wrongly
@@ -258,6 +270,8 @@ from distdoctor.analysis.gradients.used_gradients import (
 from distdoctor.analysis.horovod.trained_variables import NeverReduced, never_reduced
 from distdoctor.analysis.optimizer_step.making_lines import loss_lines
 from distdoctor.analysis.optimizer_step.step_cycles import bare_steps
+from distdoctor.analysis.replicas.late_bypass import bypassed_later
+from distdoctor.analysis.replicas.replica_divergence import ReplicaDivergence
 from distdoctor.analysis.source.argument_choices import choosing
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
@@ -283,9 +297,32 @@ def examine(run: Run) -> Iterator[Finding]:
             found, certainty = left_out(run, one), Certainty.LIKELY
         if found := _unmade(one, found):
             yield _finding(run, one, found, certainty)
+    for parting in bypassed_later(run):
+        yield _of_later_steps(run, parting)
     for never in never_reduced(run):
         yield _of_variables(never)
     require_whole(run)
+
+
+def _of_later_steps(run: Run, parting: ReplicaDivergence) -> Finding:
+    """Of a model that its wrapper averaged, until it was called without it."""
+    ranks = parting.ranks
+    bare = [event for rank in ranks for event in run.of(Bypassed, rank)]
+    return Finding(
+        message=(
+            f"{capital(named(ranks))} step with gradients of their own from step "
+            f"{parting.step} on, and the weights drift apart: the model is called "
+            "without its wrapper there, and nothing averages what backward gives"
+        ),
+        exhibits=tuple(bare[:2]),
+        locations=(
+            *places(bare, ranks, "calls the model without its wrapper"),
+            *backward_lines(run, ranks),
+            *wrap_lines(run, ranks),
+        ),
+        certainty=Certainty.LIKELY,
+        details={"step": parting.step, "parameters": list(parting.names)},
+    )
 
 
 def _unmade(one: UnequalGradients, positions: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Finds the line that calls the bare model instead of its DDP wrapper.
+"""Finds the line that calls the bare model, or a part of it, and not its DDP wrapper.
 
 A hook for every forward pass costs; this one is there only after a backward pass in
 which a wrapper sent nothing, and only until it has seen a line or a few passes. What
@@ -9,13 +9,15 @@ the line is told if the next backward pass is one that averages nothing.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from distdoctor.model.observations.gradients import Bypassed
-from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.call_sites import call_site, frame_above, is_users, text_of
+from distdoctor.probes.frame_variables import Names
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import unseen_by_compilers
 from distdoctor.probes.probe import Probe
@@ -58,8 +60,9 @@ def passed(wrappers: list[Any], averaged: bool) -> None:
 
 def _watch(wrappers: list[Any]) -> None:
     search = _search
-    search.bare = {id(ddp.module) for ddp in wrappers}
     if search.handle is None and search.tries < _MOST_TRIES:
+        # A method of the model's own calls its parts, and never the model.
+        search.bare = {id(one) for ddp in wrappers for one in ddp.module.modules()}
         search.tries += 1
         search.calls = 0
         search.handle = register_module_forward_pre_hook(
@@ -73,10 +76,30 @@ def _called(module: torch.nn.Module, _args: Any) -> None:
     search.calls += 1
     found = id(module) in search.bare and _trains(module) and not _inside()
     if found:
-        search.line = call_site(3)
+        search.line = _line() or call_site(3)
     if (found or search.calls >= _MOST_CALLS) and search.handle is not None:
         search.handle.remove()
         search.handle = None
+
+
+def _line() -> str:
+    """The innermost line of the user's that is none of the model's; "": none."""
+    frame = frame_above(2)
+    while frame is not None:
+        code = frame.f_code
+        if is_users(code.co_filename) and not _is_of_model(frame):
+            return text_of(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return ""
+
+
+def _is_of_model(frame: FrameType) -> bool:
+    """Whether a method of the model, or of one of its parts, runs in a frame."""
+    code = frame.f_code
+    if not code.co_argcount:
+        return False
+    with Names(frame) as value:
+        return id(value(code.co_varnames[0])) in _search.bare
 
 
 def _trains(module: torch.nn.Module) -> bool:
