@@ -19,6 +19,11 @@ Both ranks begin with the same state of torch's stream, and draw from it in trai
     rank 0 | wrap=ddp:w  seeded(seed=7)@t.py:3  drawn(trained,streams=torch,begins=5,between=torch)@t.py:9
     rank 1 | wrap=ddp:w  seeded(seed=7)@t.py:3  drawn(trained,streams=torch,begins=5,between=torch)@t.py:9
 
+A generator for the noise was made from one seed on both:
+
+    rank 0 | wrap=ddp:w  drawn(trained,streams=noise.gen,begins=5,between=noise.gen,explicit=noise.gen)@t.py:9
+    rank 1 | wrap=ddp:w  drawn(trained,streams=noise.gen,begins=5,between=noise.gen,explicit=noise.gen)@t.py:9
+
 Well
 ----
 Each rank has a state of its own:
@@ -35,6 +40,11 @@ Ranks decide alike, by Python's stream, how large the next pictures are:
 
     rank 0 | wrap=ddp:w  drawn(trained,streams=python,begins=5,between=python)
     rank 1 | wrap=ddp:w  drawn(trained,streams=python,begins=5,between=python)
+
+A generator of the dataset's moves between batches, and nobody knows what for:
+
+    rank 0 | wrap=ddp:w  drawn(trained,streams=dataset.rng,begins=5,between=dataset.rng)
+    rank 1 | wrap=ddp:w  drawn(trained,streams=dataset.rng,begins=5,between=dataset.rng)
 
 They share a model by another kind of parallelism than that of data:
 
@@ -57,7 +67,9 @@ Python's and numpy's streams likewise. Samplers keep a seed of their own
 Known problems
 --------------
 Equal states at the start of a pass are equal numbers only if ranks draw alike from
-there; who draws another number of times parts soon, and is told still. Draws of a GPU's
+there; who draws another number of times parts soon, and is told still. A generator of
+torch's that the loop holds may be there to let ranks draw alike on purpose: it is told
+as likely. Draws of a GPU's
 own stream are not those that are compared on the CPU.
 
 References
@@ -74,9 +86,10 @@ from collections.abc import Iterator
 
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
+from distdoctor.analysis.rng.generator_lines import making_lines
 from distdoctor.analysis.rng.shared_streams import SameNumbers, same_on_ranks, seed_of
 from distdoctor.model.events import Event, Place
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.rng import Drawn
 from distdoctor.model.run import Run, named
 
@@ -109,18 +122,25 @@ def _finding(run: Run, same: SameNumbers) -> Finding:
                 places.setdefault(seed.place, f"seeds {name}'s stream")
                 exhibits.append(seed)
                 break
+    explicit = {name for one in same.drawn for name in one.explicit}
+    for stream, _ in same.streams:
+        if stream in explicit:
+            for place in making_lines(run, stream):
+                places.setdefault(place, f"makes {stream}")
+    meant = explicit.issuperset(stream for stream, _ in same.streams)
     for one in same.drawn:
         if one.place is not None and one.worker < 0:
             places.setdefault(one.place, "goes through the loader")
     return Finding(
         message=f"{capital(named(same.ranks))} draw the same random numbers in "
-        f"training: {uses}",
+        f"training: {uses}" + ", unless they are to draw alike" * meant,
         exhibits=tuple(exhibits),
         culprits=() if same.everyone else same.ranks,
         locations=tuple(
             Location(place, same.ranks, Role.PARTY, remark)
             for place, remark in places.items()
         ),
+        certainty=Certainty.LIKELY if meant else Certainty.PROVED,
         details={"streams": [list(pair) for pair in same.streams]},
     )
 

@@ -177,7 +177,7 @@ def _uses(one: Drawn) -> Iterator[tuple[str, str, int]]:
     for stream, begin in zip(one.streams, one.begins, strict=False):
         if stream in one.loading and not one.iterable:
             yield "loading", stream, begin
-        if stream in one.between and stream == "torch":
+        if stream in one.between and (stream == "torch" or stream in one.explicit):
             yield "between", stream, begin
 
 

@@ -1,7 +1,8 @@
 """What a rank did with random numbers: seeds, streams, and settings about them.
 
 A stream is a generator of random numbers of a process: "python", "numpy" and "torch"
-are the global ones, and any other name is a generator that the dataset holds.
+are the global ones, and any other name is a generator that the dataset holds, or the
+user's loop.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Drawn(Observation):
     begins: tuple[int, ...] = ()  # fingerprints of their states when the first was due
     loading: tuple[str, ...] = ()  # those that moved while samples were made
     between: tuple[str, ...] = ()  # those that moved between batches
+    explicit: tuple[str, ...] = ()  # of these, torch's that the user's loop holds
     seeded: tuple[str, ...] = ()  # in a worker: those that the user's code seeded there
 
 

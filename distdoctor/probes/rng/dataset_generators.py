@@ -1,4 +1,4 @@
-"""Finds the random generators that a dataset holds, without running its code.
+"""Finds random generators that a dataset or a loop holds, and runs none of its code.
 
 Only attributes that are there already are looked at, in `__dict__`s, sequences and
 dictionaries, not deep and not many; properties are not called.
@@ -7,16 +7,19 @@ dictionaries, not deep and not many; properties are not called.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from random import Random, SystemRandom
-from types import FunctionType, MethodType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import Generator
+from torch import Generator, Tensor
 from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Sampler
 
 from distdoctor.probes.call_sites import is_users
+from distdoctor.probes.frame_variables import variables
 
 _MOST_LOOKED_AT = 2_000
 _MOST_OF_ONE = 50
@@ -24,6 +27,9 @@ _DEEPEST = 4
 _MOST = 8  # generators
 
 _RUN = ("__getitem__", "__iter__", "__call__")  # methods that may use globals
+
+_OF_TRAINING = (Module, Optimizer, DataLoader, Sampler, Tensor)
+"""What holds no generator for noise, and much else."""
 
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type)
 
@@ -35,11 +41,41 @@ def generators_of(dataset: Any, collate: Any = None) -> dict[str, Any]:
         dataset: Looked through down to the dataset at the bottom, with its transforms.
         collate: The function that makes batches of samples.
     """
+    return _held_by([("dataset", dataset, 0), ("", collate, 0)])
+
+
+def loop_generators(
+    frames: Iterable[FrameType], others: Iterable[Any]
+) -> dict[str, Any]:
+    """Generators of torch's that the user's functions hold in their variables.
+
+    Args:
+        frames: Of running functions, the innermost first.
+        others: Generators that are for something else, such as a loader's order.
+
+    Returns:
+        The generators by name, such as "noise.generator".
+    """
+    left = [
+        (name, value, 1)
+        for frame in frames
+        for name, value in variables(frame).items()
+        if _may_hold(value) and not isinstance(value, _OF_TRAINING)
+    ]
+    found = _held_by(left)
+    taken = set(map(id, others))
+    return {
+        name: one
+        for name, one in found.items()
+        if isinstance(one, Generator) and id(one) not in taken
+    }
+
+
+def _held_by(waiting: list[tuple[str, Any, int]]) -> dict[str, Any]:
     kinds = _kinds()
     found: dict[str, Any] = {}
     taken: set[int] = set()
     seen: set[int] = set()
-    waiting: list[tuple[str, Any, int]] = [("dataset", dataset, 0), ("", collate, 0)]
     for name, value, depth in waiting:
         if id(value) in seen or len(seen) > _MOST_LOOKED_AT or len(found) >= _MOST:
             continue

@@ -18,12 +18,12 @@ from torch.utils import data
 from torch.utils.data import IterableDataset, dataloader, dataset
 
 from distdoctor.model.observations.rng import Drawn
-from distdoctor.probes.call_sites import call_site
+from distdoctor.probes.call_sites import call_site, users_frames
 from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import unseen_by_warnings
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.rng.dataset_generators import generators_of
+from distdoctor.probes.rng.dataset_generators import generators_of, loop_generators
 from distdoctor.probes.rng.stream_states import States, moved, states
 from distdoctor.probes.rng.worker_draws import LOADER_VARIABLE
 
@@ -33,19 +33,29 @@ _LOOKS = 4
 _MOST_PASSES = 2_000
 """Passes of a process that are written down."""
 
+_MOST_AROUND = 100
+"""Passes at whose begin the functions are looked at that make them: it costs a
+millisecond or two where they hold much."""
+
+_MOST_FRAMES = 3
+"""Functions, from that on that goes through a loader, whose variables are looked at."""
+
 _MARK = "distdoctor_drawn"
 
 
 class _Pass:
     """The draws seen during one pass over a DataLoader."""
 
-    def __init__(self, loader: Any, number: int, epoch: int) -> None:
+    def __init__(self, loader: Any, number: int, epoch: int, around: bool) -> None:
         self.number, self.epoch = number, epoch
         self.iterable = isinstance(loader.dataset, IterableDataset)
         self.alone = loader.num_workers == 0  # samples are made in this process
         self.generators: dict[str, Any] = {}
         if self.alone:
             self.generators = generators_of(loader.dataset, loader.collate_fn)
+        self.of_loop: dict[str, Any] = {}
+        if around:
+            self._look_around(loader)
         self.looks = 0
         self.trained = False
         self.begins: States = {}
@@ -54,6 +64,15 @@ class _Pass:
         self.loading: set[str] = set()
         self.between: set[str] = set()
         self.site = ""
+
+    @harmless
+    def _look_around(self, loader: Any) -> None:
+        """Find what the functions hold that go through the loader."""
+        samplers = (getattr(loader, "sampler", None), loader)
+        orders = [getattr(one, "generator", None) for one in samplers]
+        others = [*self.generators.values(), *orders]
+        self.of_loop = loop_generators(users_frames(_MOST_FRAMES), others)
+        self.generators |= self.of_loop
 
     @harmless
     def asked(self) -> None:
@@ -127,7 +146,7 @@ class Passes:
         self._loaders[loader][1] += 1
         for one in [one for one in self._open if one.number == number]:
             self.tell(one)
-        one = _Pass(loader, number, epoch)
+        one = _Pass(loader, number, epoch, self._reported < _MOST_AROUND)
         iterator.__dict__[_MARK] = one
         self._open.append(one)
         os.environ[LOADER_VARIABLE] = f"{number}-{epoch}"
@@ -184,6 +203,7 @@ class Passes:
                 begins=tuple(one.begins.values()),
                 loading=tuple(sorted(one.loading)),
                 between=tuple(sorted(one.between)),
+                explicit=tuple(sorted(one.between & one.of_loop.keys())),
             )
             RECORDER.observe(drawn, one.site)
 

@@ -135,3 +135,31 @@ def test_an_interrupted_loader_leaves_the_next_draws_to_the_step(told: Told) -> 
         dropout()
 
     assert train(told, fail).between == ("torch",)
+
+
+class Noise:
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(3)
+
+    def draw(self) -> Tensor:
+        """For one batch."""
+        return torch.randn(2, generator=self.generator)
+
+
+def test_a_generator_that_the_loop_holds_is_told_with_its_name(told: Told) -> None:
+    noise, unused = Noise(), torch.Generator()
+    drawn = train(told, noise.draw)
+    assert "noise.generator" in drawn.streams
+    assert drawn.between == drawn.explicit == ("noise.generator",)
+    assert unused.initial_seed()
+
+
+def test_what_orders_samples_is_no_noise_of_the_loop(told: Told) -> None:
+    order = torch.Generator().manual_seed(3)
+    loader = DataLoader(SHEETS, batch_size=2, shuffle=True, generator=order)
+    for _ in loader:
+        torch.randn(1, generator=order)  # whatever it is for
+        stream_draws.PASSES.stepped()
+    assert told[0].explicit == ()
