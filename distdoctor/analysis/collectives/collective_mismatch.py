@@ -322,6 +322,10 @@ def _swap(
 ) -> Divergence | None:
     """The same calls, the other way round."""
     # Only the first to arrive got beyond the call at which the others were refused.
+    if run.simulated and (
+        _took_another_way(run, major, minor) or _took_another_way(run, minor, major)
+    ):
+        return None  # none was refused: each goes on, and comes to such a call again
     ahead = any(is_same(run, row, major.row) for row in next_on_group(run, minor.rows))
     behind = any(is_same(run, row, minor.row) for row in next_on_group(run, major.rows))
     one_line = minor.call.place == major.call.place

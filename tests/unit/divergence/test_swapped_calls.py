@@ -93,3 +93,33 @@ def test_the_branch_in_front_of_two_helpers_decides_and_is_named() -> None:
     (found,) = divergences(replace(run, sources={"t.py": source}))
     assert (found.why, found.culprits) == (Cause.ORDER, (1,))
     assert [one.place.line for one in found.elsewhere] == [6]
+
+
+BEST = cleandoc("""
+    def train(model, loader):
+        best = 9.0
+        for epoch in range(9):
+            dist.all_reduce(gradients)
+            error = evaluate(model, loader)
+            if error < best:
+                best = error
+                dist.barrier()
+    train(model, loader)
+""")
+
+LEFT_OUT_ONCE = """
+    rank 0 | all_reduce(9)@t.py:4  barrier@t.py:8  all_reduce(9)@t.py:4
+           | all_reduce(9)@t.py:4  barrier@t.py:8
+    rank 1 | all_reduce(9)@t.py:4  barrier@t.py:8  all_reduce(9)@t.py:4
+           | barrier@t.py:8  all_reduce(9)@t.py:4
+    rank 2 | all_reduce(9)@t.py:4  barrier@t.py:8  all_reduce(9)@t.py:4
+           | barrier@t.py:8  all_reduce(9)@t.py:4
+"""
+
+
+def test_simulated_ranks_that_come_to_a_call_again_have_not_swapped_it() -> None:
+    """Nobody refuses a call of theirs: behind one that was left out, all goes on."""
+    run = replace(sketch(LEFT_OUT_ONCE), sources={"t.py": BEST})
+    (found,) = divergences(replace(run, simulated=frozenset({0, 1, 2})))
+    assert (found.why, found.culprits) == (Cause.SKIPPED, (0,))
+    assert "The ways part at `if error < best`" in sentence(found)
