@@ -209,8 +209,7 @@ class PassReading:
         self.site = ""
         self.steps = 0
         self.backwards = 0  # of the process, when it began
-        self.last_given = 0  # the same, when a batch was given last
-        self.aside = False  # the model was evaluating while it had its last batch
+        self.aside = False  # the models were evaluating when it gave its last batch
         self._indexed = not iterator._dataset_kind
         self._single = not iterator._auto_collation
         self._in_order = bool(getattr(iterator, "_in_order", True))

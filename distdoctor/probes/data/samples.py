@@ -62,7 +62,6 @@ class Samples:
         self._allowance = Allowance()
         self._passes = self._resumed = self._loaders = 0
         self.latest: PassReading | None = None  # that gave a batch to train on
-        self._evaluating = False  # the model was set to, last
 
     # --- what happens ---
 
@@ -96,8 +95,7 @@ class Samples:
         is_due = reading.give(batch)
         if torch.is_grad_enabled():
             self.latest = reading
-            reading.aside = self._evaluating
-            reading.last_given = METRICS.backwards
+            reading.aside = _all_evaluate()
             if not reading.fresh:
                 self._fresh = [one for one in self._fresh if not one.over]
                 self._fresh.append(reading)
@@ -136,8 +134,8 @@ class Samples:
     def stepped(self, optimizer: Any) -> None:
         """Called after an optimizer step, made on the latest batches.
 
-        Of several loaders, those that the model evaluated are left out: a look at a
-        batch of other data between two steps, for which gradients were not turned off.
+        Of several loaders, those whose batch a model was given in `eval()` are left
+        out: a look at other data between two steps, with gradients left on.
         """
         TALLIES.look()
         number = self._optimizers.of(optimizer)
@@ -151,16 +149,6 @@ class Samples:
             if reading.over:  # it is the step for the last of its batches
                 RECORDER.observe(reading.tell(unfinished=False), reading.site)
         self._fresh.clear()
-
-    def turned(self, module: Any, _result: Any) -> None:
-        """Called when a module was set to train or to evaluate."""
-        models = trained_models.models()
-        if not any(module is model.module for model in models):
-            return
-        self._evaluating = not module.training
-        latest = self.latest
-        if latest is not None and latest.last_given == METRICS.backwards:
-            latest.aside |= self._evaluating
 
     def resumed(self, state: Any) -> None:
         """Called on `Optimizer.load_state_dict`; a non-empty state is a resume."""
@@ -239,6 +227,12 @@ class Samples:
         return tuple(numbers)
 
 
+def _all_evaluate() -> bool:
+    """Whether all models that are known to be trained are set to evaluate."""
+    modules = [model.module for model in trained_models.models()]
+    return bool(modules) and not any(m is not None and m.training for m in modules)
+
+
 SAMPLES = Samples()
 
 
@@ -258,7 +252,6 @@ def watch() -> None:
     _replace(iterator, "_next_index", _next_index)
     _replace(iterator, "_reset", _reset)
     _replace(DataLoader, "__iter__", lambda made: _telling(made, SAMPLES.iterated))
-    _replace(torch.nn.Module, "train", lambda made: _telling(made, SAMPLES.turned))
     if not _watched:
         _watched.append(True)
         stepped = harmless(SAMPLES.stepped)
