@@ -16,6 +16,10 @@ _CALM_S = 1.0  # of quiet, before the processor time of the ranks is first taken
 _IDLE_SHARE = 0.1  # of a core; who waits for a file or a store asks now and then
 _RESTING_SHARE = 0.03  # of a core; on a crowded machine who works may get but a tenth
 
+_PAUSE_S = 5.0
+"""Seconds between two looks, of which nothing is known: whoever looks several times a
+second stood still itself, as all do on a machine that is suspended."""
+
 
 class Stillness:
     """Measures how long all ranks have been idle; called several times a second."""
@@ -24,6 +28,9 @@ class Stillness:
         self._progress, self._looks = progress, looks
         self._steps: tuple[int, ...] = ()
         self._since_ns = 0  # of the last thing that any rank did
+        self._looked_ns = self._watched_ns = (
+            0  # the last look; since when without a gap
+        )
         self._longest_s = 0.0  # of the times of quiet that are over
         self._cpu_s: dict[int, tuple[int, float]] = {}  # pid -> when, and how much
 
@@ -34,6 +41,11 @@ class Stillness:
         moved_ns = self._progress.last_event_ns()
         if steps != self._steps:
             self._steps, moved_ns = steps, time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        if self._looked_ns < now_ns - _PAUSE_S * 1e9:
+            self._watched_ns = now_ns
+            self._cpu_s.clear()
+        self._looked_ns = now_ns
         if moved_ns > self._since_ns:
             if self._since_ns:
                 quiet_s = (moved_ns - self._since_ns) / 1e9
@@ -54,15 +66,18 @@ class Stillness:
             idle=sorted(idle),
         )
 
-    def all_rest(self) -> bool:
-        """Whether no live rank has worked since anything moved, be it ever so little.
+    def all_rest(self, seconds: float) -> bool:
+        """Whether no live rank has worked for that long, be it ever so little.
 
         Stricter than `idle` of `now`: of many ranks on few processors each one that
         works gets a small share only.
         """
         living = self._progress.living()
-        return bool(living) and all(
-            self._is_idle(rank, _RESTING_SHARE) for rank in living
+        begun_ns = max(self._since_ns, self._watched_ns)
+        return (
+            bool(living)
+            and time.monotonic_ns() - begun_ns > seconds * 1e9
+            and all(self._is_idle(rank, _RESTING_SHARE) for rank in living)
         )
 
     def _quiet_s(self) -> float:

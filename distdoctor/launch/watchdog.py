@@ -148,7 +148,7 @@ class Watchdog:
         if (now := time.monotonic()) < self._asked_s + ASK_EVERY_S:
             return False
         self._asked_s = now
-        return self._stillness.all_rest()
+        return self._stillness.all_rest(MEETING_S)
 
     def alive(self) -> list[int]:
         """Processes of all live ranks, including those just started."""

@@ -10,7 +10,7 @@ from distdoctor.launch.process_looks import Looks
 from distdoctor.launch.progress import Progress
 from distdoctor.launch.stillness import Stillness
 
-_BEGUN_S, _RANKS = 30.0, 8
+_BEGUN_S, _MEETING_S, _RANKS = 30.0, 20.0, 8
 
 
 class _Used:
@@ -43,6 +43,7 @@ def stillness(shares: dict[int, float]) -> Stillness:
     measured = Stillness(cast(Progress, progress), cast(Looks, _Used(shares)))
     measured._since_ns = moved_ns
     measured._steps = (0,) * len(shares)
+    measured._watched_ns, measured._looked_ns = moved_ns, time.monotonic_ns()
     measured.look()
     time.sleep(0.01)
     return measured
@@ -52,10 +53,22 @@ def stillness(shares: dict[int, float]) -> Stillness:
 def test_who_gets_a_small_share_of_a_processor_works(share: float, rests: bool) -> None:
     shares = dict.fromkeys(range(1, _RANKS), 0.0) | {_RANKS: share}
     measured = stillness(shares)
-    assert measured.all_rest() is rests
+    assert measured.all_rest(_MEETING_S) is rests
     assert (still := measured.now()) is not None
     assert still.idle == [*range(1, _RANKS + 1)]
 
 
 def test_without_ranks_nobody_rests() -> None:
-    assert not stillness({}).all_rest()
+    assert not stillness({}).all_rest(_MEETING_S)
+
+
+def test_a_machine_that_was_suspended_tells_of_no_rest() -> None:
+    measured = stillness({1: 0.0, 2: 0.0})
+    assert measured.all_rest(_MEETING_S)
+    measured._looked_ns -= 6 * 1_000_000_000
+    measured.look()
+    time.sleep(0.01)
+    assert not measured.all_rest(_MEETING_S)
+    assert measured.all_rest(0.001)
+    assert (still := measured.now()) is not None
+    assert still.seconds > _BEGUN_S  # that nothing moved since is told all the same

@@ -122,7 +122,7 @@ def test_ranks_that_all_came_and_do_not_meet_are_not_waited_for(
     rest: bool,
     proved: str,
 ) -> None:
-    monkeypatch.setattr(watchdog._stillness, "all_rest", lambda: rest)
+    monkeypatch.setattr(watchdog._stillness, "all_rest", lambda _: rest)
     joins(tmp_path, 1, ANOTHER)
     watchdog.census()
     watchdog.manifest.closed = closed
