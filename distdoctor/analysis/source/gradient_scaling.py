@@ -38,7 +38,11 @@ def computed_norms(program: Program) -> list[Place]:
 
 
 def _scaled(function: Function) -> list[int]:
+    """Lines that multiply something in place, where gradients are dealt with."""
     lines = []
+    nodes = own_nodes(function.node)
+    if not any(isinstance(one, ast.Attribute) and one.attr == "grad" for one in nodes):
+        return []
     for node in own_nodes(function.node):
         changed: ast.expr | None = None
         if isinstance(node, ast.Call) and called(node) in _SCALING:
@@ -49,7 +53,7 @@ def _scaled(function: Function) -> list[int]:
             node.op, ast.Mult | ast.Div
         ):
             changed = node.target
-        if changed is not None and "grad" in ast.unparse(changed):
+        if changed is not None:
             lines.append(changed.lineno)
     return lines
 
