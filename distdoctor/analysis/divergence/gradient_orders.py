@@ -16,6 +16,7 @@ import numpy as np
 from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.alignment import Alignment
 from distdoctor.analysis.gradients.used_gradients import Chapter, Look, whole_chapters
+from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call, Place
 from distdoctor.model.findings import Certainty, Location, Role
 from distdoctor.model.observations.gradients import Sent
@@ -52,11 +53,13 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         At most one divergence.
     """
     group = alignment.group
-    for chapter in whole_chapters(run) if run.has_seen(group.ranks) else ():
-        if not {*group.ranks} <= {*chapter.ranks}:
+    if not run.has(Sent) or not run.has_seen(group.ranks):
+        return
+    for chapter, columns in zip(whole_chapters(run), _columns(run), strict=True):
+        if not columns.keys() >= {*group.ranks}:
             continue
         for look in chapter.looks:
-            carried = _carried(run, group, chapter, look)
+            carried = _carried(run, group, columns, look)
             for ordinal in sorted(carried):
                 if _are_crossed(carried, ordinal, chapter, look):
                     yield _divergence(
@@ -65,12 +68,23 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
                     return
 
 
-def _carried(run: Run, group: Group, chapter: Chapter, look: Look) -> _Carried:
+@memoize
+def _columns(run: Run) -> list[dict[int, int]]:
+    """Of each chapter, by rank, where a look has what that rank told."""
+    return [
+        {rank: n for n, rank in enumerate(chapter.ranks)}
+        for chapter in whole_chapters(run)
+    ]
+
+
+def _carried(
+    run: Run, group: Group, columns: Mapping[int, int], look: Look
+) -> _Carried:
     """What the calls on a group carried for a step; nothing where all did the same."""
     told = {
         rank: sent
-        for rank, sent in zip(chapter.ranks, look.sent, strict=True)
-        if sent is not None and sent.calls and rank in group.ranks
+        for rank in group.ranks
+        if (sent := look.sent[columns[rank]]) is not None and sent.calls
     }
     if len({(sent.positions, sent.calls) for sent in told.values()}) < 2:
         return {}
