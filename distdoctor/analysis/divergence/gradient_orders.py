@@ -15,6 +15,7 @@ import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.alignment import Alignment
+from distdoctor.analysis.collectives.call_groups import calls_at
 from distdoctor.analysis.gradients.used_gradients import Chapter, Look, whole_chapters
 from distdoctor.analysis.memoize import memoize
 from distdoctor.model.events import Call, Place
@@ -63,7 +64,7 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
             for ordinal in sorted(carried):
                 if _are_crossed(carried, ordinal, chapter, look):
                     yield _divergence(
-                        run, group, ordinal, carried[ordinal], chapter, look
+                        run, alignment, ordinal, carried[ordinal], chapter, look
                     )
                     return
 
@@ -143,7 +144,7 @@ def _is_apart(brought: Iterable[tuple[int, ...]]) -> bool:
 
 def _divergence(
     run: Run,
-    group: Group,
+    alignment: Alignment,
     ordinal: int,
     brought: Mapping[int, tuple[int, ...]],
     chapter: Chapter,
@@ -155,16 +156,18 @@ def _divergence(
     most = max(camps.values(), key=len)
     odd = tuple(sorted({*brought} - {*most}))
     culprits = odd if len(most) > len(odd) else ()
-    calls = {rank: _call(run, group, rank, ordinal) for rank in brought}
+    group = alignment.group
+    at = int(np.searchsorted(alignment.ordinals, ordinal))
+    calls = calls_at(run, alignment.meeting(run, at))
     return Divergence(
         why=Cause.ORDER,
         group=group,
         ordinal=ordinal,
         calls=calls,
         culprits=culprits,
-        victims=tuple(sorted({*brought} - {*culprits})),
+        victims=tuple(sorted(calls.keys() - {*culprits})),
         certainty=Certainty.LIKELY,
-        elsewhere=_callers(calls, culprits or tuple(sorted(brought))),
+        elsewhere=_callers(calls, culprits or tuple(sorted(calls))),
         facts=GradientOrders(
             where(group, ordinal),
             look.step,
@@ -174,12 +177,6 @@ def _divergence(
             ),
         ),
     )
-
-
-def _call(run: Run, group: Group, rank: int, ordinal: int) -> Call:
-    rows = run.rows_on(rank, run.groups.index(group))
-    at = np.flatnonzero(run.calls["ordinal"][rows] == ordinal)
-    return run.call(int(rows[at[0]]))
 
 
 def _callers(calls: Mapping[int, Call], ranks: Sequence[int]) -> tuple[Location, ...]:

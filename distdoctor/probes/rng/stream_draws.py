@@ -23,7 +23,7 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.patching import unseen_by_warnings
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
-from distdoctor.probes.rng.dataset_generators import generators_of, loop_generators
+from distdoctor.probes.rng.held_generators import generators_of, loop_generators
 from distdoctor.probes.rng.stream_states import States, moved, states
 from distdoctor.probes.rng.worker_draws import LOADER_VARIABLE
 

@@ -22,7 +22,7 @@ from distdoctor.probes.harmless import harmless
 from distdoctor.probes.probe import Probe
 from distdoctor.probes.recorder import RECORDER
 from distdoctor.probes.rng import seeds
-from distdoctor.probes.rng.dataset_generators import generators_of
+from distdoctor.probes.rng.held_generators import generators_of
 from distdoctor.probes.rng.stream_states import States, moved, states
 
 LOADER_VARIABLE = "DISTDOCTOR_LOADER"

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from distdoctor.probes.rng import seeds
-from distdoctor.probes.rng.dataset_generators import generators_of
+from distdoctor.probes.rng.held_generators import generators_of
 from distdoctor.probes.rng.seeds import source_of
 from distdoctor.probes.rng.stream_states import moved, states
 
