@@ -122,8 +122,8 @@ Samples are known by their indices where the dataset is one, and else by fingerp
 what a batch holds; random augmentation makes equal samples look different. Ranks that
 share a sequence or a layer may well read the same, and what they exchange decides
 whether it is told. It takes at least four samples, and without a DataLoader two looks.
-A batch of other data that is fetched between two steps counts as read for training
-where gradients are on, unless the model is in `eval()` by then.
+Batches of other data that a step takes before its own count as read for training where
+gradients are on, unless the model is in `eval()`, or they are one, as of a glance.
 What Keras' `fit` reads in a job of TensorFlow is not seen.
 
 References

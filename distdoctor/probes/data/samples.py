@@ -135,20 +135,26 @@ class Samples:
         """Called after an optimizer step, made on the latest batches.
 
         Of several loaders, those whose batch a model was given in `eval()` are left
-        out: a look at other data between two steps, with gradients left on.
+        out, and those of which one batch was fetched and no more: a look at other data
+        between two steps, with gradients left on.
         """
         TALLIES.look()
         number = self._optimizers.of(optimizer)
-        some = not all(reading.aside for reading in self._fresh)
+        apart = [one for one in self._fresh if one.aside or self._is_glance(one)]
+        used = [one for one in self._fresh if one not in apart] or self._fresh
         for reading in self._fresh:
             reading.fresh = False
-            if some and reading.aside:
-                continue
+        for reading in used:
             reading.steps += 1
             reading.part = replace(reading.part, optimizer=number)
             if reading.over:  # it is the step for the last of its batches
                 RECORDER.observe(reading.tell(unfinished=False), reading.site)
         self._fresh.clear()
+
+    def _is_glance(self, reading: PassReading) -> bool:
+        """Whether a pass was left after one batch, before another loader gave one."""
+        left = reading.given == 1 and not reading.over and reading.iterator() is None
+        return left and reading is not self.latest
 
     def resumed(self, state: Any) -> None:
         """Called on `Optimizer.load_state_dict`; a non-empty state is a resume."""

@@ -164,7 +164,10 @@ def test_steps_are_those_made_on_a_pass(folder: Path) -> None:
     assert [one.steps for one in read] == [0, 2, 1]
 
 
-def test_a_look_at_other_data_between_two_steps_is_no_training(folder: Path) -> None:
+@pytest.mark.parametrize("way", ["in eval()", "fetched before", "without eval()"])
+def test_a_look_at_other_data_between_two_steps_is_no_training(
+    folder: Path, way: str
+) -> None:
     """Also where gradients are left on."""
     weight = nn.Linear(3, 1)
     trained_models.wrapped(weight, "ddp")
@@ -173,8 +176,11 @@ def test_a_look_at_other_data_between_two_steps_is_no_training(folder: Path) -> 
     for (batch,) in train:
         weight(batch).sum().backward()
         optimizer.step()
-        weight.eval()
+        if way == "in eval()":
+            weight.eval()
         (looked_at,) = next(iter(other))
+        if way != "without eval()":
+            weight.eval()
         weight(looked_at)
         weight.train()
     _, found = seen(folder)
@@ -194,6 +200,19 @@ def test_a_model_that_trains_in_evaluation_is_trained_on_all_it_is_given(
         optimizer.step()
     _, found = seen(folder)
     assert [one.steps for one in found] == [3, 3]
+
+
+def test_two_loaders_that_each_step_takes_a_batch_of_are_both_trained_on(
+    folder: Path,
+) -> None:
+    weight = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+    one, other = iter(shuffled(rows())), iter(shuffled(rows()))
+    for _ in range(3):
+        (weight(next(one)[0]).sum() + weight(next(other)[0]).sum()).backward()
+        optimizer.step()
+    _, found = seen(folder)
+    assert [each.steps for each in found] == [3, 3]
 
 
 def test_the_lines_that_made_things_are_known(folder: Path) -> None:
