@@ -37,6 +37,27 @@ Rank 1 keeps the last pass of a window inside, and rank 0 does not:
            | cycle(step=1,words=clear+2:backward/local+backward+step)@t.py:9
            | cycle(step=2,words=clear+3:backward/local+step)@t.py:9  exit=0
 
+The last window of an epoch is shorter, and ends inside; later windows are averaged:
+
+    rank 0 | wrap=ddp:w  trained(names=w,numels=4,wrapped)  optimised
+           | gradients(step=1,prints=11)@t.py:9  weights(prints=7,step=1,gradients=11)
+           | weights(prints=8,step=2,gradients=12)
+           | gradients(step=3,prints=13)@t.py:9  weights(prints=5,step=3,gradients=13)
+           | cycle(step=1,words=2:backward/local+backward+step)@t.py:9
+           | cycle(step=2,words=clear+2:backward/local+step)@t.py:9
+           | cycle(step=3,words=clear+2:backward/local+backward+step)@t.py:9
+           | trail(before=7+8+5,gradients=11+12+13,after=8+5+4)
+           | unsynced@t.py:5  exit=0
+    rank 1 | wrap=ddp:w  trained(names=w,numels=4,wrapped)  optimised
+           | gradients(step=1,prints=11)@t.py:9  weights(prints=7,step=1,gradients=11)
+           | weights(prints=8,step=2,gradients=22)
+           | gradients(step=3,prints=13)@t.py:9  weights(prints=6,step=3,gradients=13)
+           | cycle(step=1,words=2:backward/local+backward+step)@t.py:9
+           | cycle(step=2,words=clear+2:backward/local+step)@t.py:9
+           | cycle(step=3,words=clear+2:backward/local+backward+step)@t.py:9
+           | trail(before=7+8+6,gradients=11+22+13,after=8+6+3)
+           | unsynced@t.py:5  exit=0
+
 Well
 ----
 Windows are not as long on all ranks, and end with an average on each:

@@ -184,12 +184,23 @@ def _entered_alike(
     """Whether all ranks gave the optimizer the same gradients, which it changed then.
 
     So does one of the user's, which adds noise in its `step`, and calls torch's then.
+    Steps that used the same gradients say nothing of the one that did not.
     """
+    common = set.intersection(*(set(one.weights) for one in seen.values()))
+    used_apart = {
+        step
+        for step in common
+        if len({one.weights[step].gradients for one in seen.values()}) > 1
+    }
     looks: dict[int, list[tuple[int, ...]]] = {}
     for rank, one in seen.items():
         among = optimizers_of(run, rank, one)
         for look in run.of(Gradients, rank):
-            if look.optimizer in among and look.step >= found.step:
+            if (
+                look.optimizer in among
+                and look.step >= found.step
+                and look.step in used_apart
+            ):
                 looks.setdefault(look.step, []).append(look.prints)
     whole = [of for of in looks.values() if len(of) == len(seen)]
     return bool(whole) and all(len(set(of)) == 1 for of in whole)
