@@ -35,6 +35,11 @@ Rank 0 alone moves the teacher that all ranks train by:
     rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  changed(model=2000,step=3)@t.py:11  copied(copy=2000,steps=1,names=w,prints=5,moved)@t.py:20  copied(copy=2000,steps=2,names=w,prints=6,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=7,moved)@t.py:20
     rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w  weights(step=1,prints=1)  copied(copy=2000,steps=1,names=w,prints=4)@t.py:20  copied(copy=2000,steps=2,names=w,prints=4)@t.py:20  copied(copy=2000,steps=4,names=w,prints=4)@t.py:20
 
+The teacher of each rank was copied before the wrapper made the model alike:
+
+    rank 0 | trained(names=w,numels=6,wrapped)  wrap=ddp:w@t.py:4  weights(prints=1)  weights(step=1,prints=1)  weights(step=2,prints=2)  copied(copy=2000,steps=1,names=w,prints=15)@t.py:20  copied(copy=2000,steps=2,names=w,prints=16,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=17,moved)@t.py:20
+    rank 1 | trained(names=w,numels=6,wrapped)  wrap=ddp:w@t.py:4  weights(prints=1)  weights(step=1,prints=1)  weights(step=2,prints=2)  copied(copy=2000,steps=1,names=w,prints=25)@t.py:20  copied(copy=2000,steps=2,names=w,prints=26,moved)@t.py:20  copied(copy=2000,steps=4,names=w,prints=27,moved)@t.py:20
+
 Each rank copies the model into its target network when its own episodes say so; that is a
 warning, since copies that only act may well lag behind:
 
@@ -105,7 +110,7 @@ Remedy
 Make the change on every rank: all have the same weights, so all come to the same. If
 only one rank can know what to do, broadcast its weights right after. Keep a moving
 average in a copy, and leave the model itself alone; a copy that others evaluate, or
-train by, is kept up to date on all ranks.
+train by, is made behind the wrapper and kept up to date on all ranks.
 
 Known problems
 --------------
@@ -144,6 +149,7 @@ from distdoctor.model.run import Run, named
 CODE = "DD414"
 SEVERITY = Severity.ERROR
 _MOST_EXHIBITS = 8
+_MADE_ALIKE = "makes the model alike; what was copied before is not"
 NEEDS = (Weights,)
 
 
@@ -168,6 +174,8 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
     else:
         used = f"all train by what theirs computes, last seen after step {first.steps}"
     how = f"that {named(others)} left as it was" if others else "and not alike"
+    if one.wrapping:
+        how = "and each began with other weights, so that they are not alike"
     return Finding(
         message=(
             f"{capital(named(moved))}{alone} changed a copy of the model, such as a "
@@ -180,12 +188,14 @@ def _finding(run: Run, one: UnlikeCopies) -> Finding:
         victims=tuple(rank for rank in one.ranks if rank not in one.culprits),
         locations=(
             *_guards(run, one),
+            *_at(list(one.wrapping.values()), Role.CULPRIT, _MADE_ALIKE),
             *_at(list(one.changes.values()), Role.CULPRIT, "changes the copy"),
             *_at(list(one.begun.values()), Role.PARTY, "computes with it"),
             *_at(list(one.combined.values()), Role.PARTY, "joins the results"),
         ),
         certainty=Certainty.PROVED if one.combined else Certainty.LIKELY,
-        severity=None if others else Severity.WARNING,
+        # Copies that act alone may lag behind each in its own way.
+        severity=None if others or one.wrapping else Severity.WARNING,
         details={"parameters": list(one.names[:_MOST_EXHIBITS]), "step": first.steps},
     )
 

@@ -6,14 +6,14 @@ They evaluate them and join the results, or train by what they compute, as by a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.replicas.compared_evaluations import Begun, combined, compared
 from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.analysis.replicas.weight_history import weight_history
 from distdoctor.analysis.source.singled_ranks import by_guards
-from distdoctor.model.events import Call
+from distdoctor.model.events import Call, Wrapped
 from distdoctor.model.observations.gradients import Gradients
 from distdoctor.model.observations.replicas import Changed, Copied, Weights
 from distdoctor.model.run import Run
@@ -32,6 +32,8 @@ class UnlikeCopies:
         culprits: Ranks that alone changed their copy, or alone did not.
         changes: By rank, a line that changes the copy.
         moved: Ranks that did.
+        wrapping: By rank, the wrapper that made the model alike, where the copies have
+            begun with other weights; empty if that is not known.
     """
 
     ranks: tuple[int, ...]
@@ -41,6 +43,7 @@ class UnlikeCopies:
     culprits: tuple[int, ...]
     changes: Mapping[int, Changed]
     moved: tuple[int, ...]
+    wrapping: Mapping[int, Wrapped] = field(default_factory=dict)
 
 
 def unlike_copies(run: Run) -> Iterator[UnlikeCopies]:
@@ -210,12 +213,56 @@ def unlike_teachers(run: Run) -> Iterator[UnlikeCopies]:
                 continue
             last = {rank: one[max(steps)] for rank, one in by_rank.items()}
             found = _unlike(run, last) or _out_of_step(run, last)
-            if found is not None and len({one.place for one in last.values()}) == 1:
-                yield found
+            if found is None or len({one.place for one in last.values()}) > 1:
+                continue
+            first = {rank: one[min(steps)] for rank, one in by_rank.items()}
+            if len(found.moved) == len(ranks) and _begun_apart(run, first):
+                found = replace(found, wrapping=_wrapping(run, ranks))
+            yield found
+
+
+def _begun_apart(run: Run, first: Mapping[int, Copied]) -> bool:
+    """Whether copies were unlike from the start, and not for the times of an update.
+
+    Who takes over the model's weights as they are has what the model weighed at one of
+    its steps; two ranks that hold neither that nor the same have begun with other
+    weights, or move them otherwise.
+    """
+    by_rank = weight_history(run).get(next(iter(first.values())).model, {})
+    strange = set()
+    for rank, one in first.items():
+        if one.steps > _FIRST_USES or rank not in by_rank:
+            return False
+        weighed = {
+            tuple(
+                dict(zip(by_rank[rank].trained.names, each.prints, strict=False)).get(
+                    name
+                )
+                for name in one.names
+            )
+            for each in by_rank[rank].weights.values()
+        }
+        if one.prints not in weighed:
+            strange.add(one.prints)
+    return len(strange) > 1
+
+
+def _wrapping(run: Run, ranks: tuple[int, ...]) -> dict[int, Wrapped]:
+    """What made the model of each rank alike; empty if more than one may have."""
+    found = {
+        rank: [one for one in run.of(Wrapped, rank) if one.how == "ddp"]
+        for rank in ranks
+    }
+    if any(len(of_rank) != 1 for of_rank in found.values()):
+        return {}
+    return {rank: of_rank[0] for rank, of_rank in found.items()}
 
 
 _LEAST_USES = 3
 """Steps behind which a copy was used by all: three powers of two lie unevenly."""
+
+_FIRST_USES = 2
+"""Steps before which a copy is looked at, to say what it began with."""
 
 
 def _uses(run: Run, rank: int) -> dict[int, dict[int, Copied]]:
