@@ -47,6 +47,16 @@ Each rank has a shard of the model, and a GradScaler that knows of no other:
            | overflow(scale=1024.0,round=1)@t.py:9
            | stride(first=2,count=2,until=3)@t.py:9  exit=0
 
+Each rank makes the step for a part of the parameters, and broadcasts them then:
+
+    rank 0 | trained(names=v+w,numels=6+6)  holds(names=v,sizes=6)  trail(before=1)
+           | reduce(12)  broadcast(12)  reduce(12)  broadcast(12)  reduce(12)
+           | stride(count=3,until=3)@t.py:9  exit=0
+    rank 1 | trained(names=v+w,numels=6+6)  holds(names=w,sizes=6)  trail(before=1)
+           | reduce(12)  broadcast(12)  reduce(12)  broadcast(12)  reduce(12)
+           | overflow(scale=1024.0,round=2)@t.py:9  stride(until=3)@t.py:9
+           | stride(first=3,until=3)@t.py:9  exit=0
+
 Well
 ----
 All ranks leave out the same step:

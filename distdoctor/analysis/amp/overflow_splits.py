@@ -30,7 +30,7 @@ class Split:
     Attributes:
         ranks: The set; they train one model together.
         optimizer: Its number on each of them.
-        sharded: Each of them has a part of the parameters.
+        sharded: Each of them has a part of the parameters, or steps for a part of them.
         left_out: Ranks that left out the step of the first such round.
         step: What it was for the others, from 1.
         rounds: All such rounds.
@@ -126,7 +126,7 @@ def _split(
     return Split(
         ranks=ranks,
         optimizer=number,
-        sharded=_are_sharded(run, ranks, number),
+        sharded=_are_sharded(run, ranks, number) or _are_shared_out(run, ranks, number),
         left_out=left_out,
         step=int(np.searchsorted(made[others[0]], first)) + 1,
         rounds=tuple(sorted(by_round)),
@@ -181,6 +181,28 @@ def _are_sharded(run: Run, ranks: tuple[int, ...], number: int) -> bool:
     return all(
         of_rank and of_rank[0].sharded and of_rank[0].names == held[0][0].names
         for of_rank in held
+    )
+
+
+def _are_shared_out(run: Run, ranks: tuple[int, ...], number: int) -> bool:
+    """Whether each rank's optimizer has parameters of its own, of a model all have."""
+    held = [
+        {
+            name
+            for one in run.of(Holds, rank)
+            if one.optimizer == number
+            for name in one.names
+        }
+        for rank in ranks
+    ]
+    every = set().union(*held)
+    if not all(held) or sum(map(len, held)) > len(every):
+        return False
+    return any(
+        seen.keys() >= set(ranks)
+        and len({seen[rank].alike for rank in ranks}) == 1
+        and every <= set(seen[ranks[0]].trained.names)
+        for seen in weight_history(run).values()
     )
 
 
