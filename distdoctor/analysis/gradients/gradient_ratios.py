@@ -17,6 +17,7 @@ from distdoctor.analysis.gradients.used_gradients import (
 from distdoctor.analysis.learning_rate.rate_divisions import (
     divided_losses,
     divided_rates,
+    losses_by_ranks,
 )
 from distdoctor.analysis.optimizer_step.step_cycles import passes_of
 from distdoctor.model.events import Call, Place
@@ -27,6 +28,9 @@ from distdoctor.model.run import Run
 
 TOLERANCE = 0.01
 """Of a ratio; gradients that are sent as bfloat16 keep 8 bits."""
+
+_WORST = 2.0
+"""Of the tolerance: one ratio of several, of gradients that are rounded twice."""
 
 LEAST_RATIOS = 3
 """That must agree."""
@@ -83,7 +87,9 @@ def _ratio(run: Run, chapter: Chapter) -> Ratio | None:
             for position, ratio in got.items():
                 by_position.setdefault(position, []).append(ratio)
     count = sum(map(len, by_position.values()))
-    if count < LEAST_RATIOS or not all(_is_plain(look) for look in looks):
+    if count < LEAST_RATIOS:
+        return None
+    if not all(map(_is_plain, looks)) and not _is_weighted(run, looks):
         return None
     if not _is_for_batches(run, chapter, looks):
         return None
@@ -127,7 +133,8 @@ def _with_ratio(by_position: dict[int, list[float]], factor: float) -> tuple[int
     return tuple(
         position
         for position, ratios in by_position.items()
-        if np.allclose(ratios, factor, rtol=TOLERANCE, atol=0.0)
+        if np.allclose(np.median(ratios), factor, rtol=TOLERANCE, atol=0.0)
+        and np.allclose(ratios, factor, rtol=_WORST * TOLERANCE, atol=0.0)
     )
 
 
@@ -213,6 +220,23 @@ def _is_plain(look: Look) -> bool:
         abs(one.factor * (1 if one.factor == 1.0 else one.passes) - 1.0) < TOLERANCE
         for one in look.seen
     )
+
+
+def _is_weighted(run: Run, looks: Sequence[Look]) -> bool:
+    """Whether the loss was a mean times a constant that ranks have no part in.
+
+    The weight of one part of a loss, or a temperature, is such a constant; the number
+    of ranks would be one that makes up for what is done to gradients.
+    """
+    factors = [one.factor for look in looks for one in look.seen]
+    if not run.sources or not factors or min(factors) <= 0.0:
+        return False
+    if max(factors) - min(factors) > TOLERANCE * min(factors):
+        return False
+    members = len(looks[0].seen)
+    by_ranks = np.isclose(factors[0], [members, 1 / members], rtol=TOLERANCE).any()
+    once = all(one.passes == 1 for look in looks for one in look.seen)
+    return once and not by_ranks and not losses_by_ranks(run)
 
 
 def summing_lines(

@@ -52,6 +52,12 @@ def divided_losses(run: Run) -> bool:
 
 
 @memoize
+def losses_by_ranks(run: Run) -> bool:
+    """Whether a loss that backward is called on may be made from that number."""
+    return _Flow(map(parsed, run.sources.values())).makes_a_loss()
+
+
+@memoize
 def scaled_rates(run: Run) -> bool:
     """Whether a learning rate may be made from that number somewhere."""
     return _Flow(map(parsed, run.sources.values())).makes_a_rate()
@@ -109,13 +115,20 @@ class _Flow:
 
     def reaches_a_loss(self) -> bool:
         """Whether backward is called on such a share."""
-        return any(
-            self._is_share(node.func.value)
-            for node in self._nodes
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "backward"
-        )
+        return any(map(self._is_share, self._losses()))
+
+    def makes_a_loss(self) -> bool:
+        """Whether backward is called on what depends on the number at all."""
+        return any(_names(loss) & self._counts for loss in self._losses())
+
+    def _losses(self) -> Iterator[ast.expr]:
+        """What backward is called on, with and without a GradScaler around it."""
+        for node in self._nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr == "backward":
+                    yield node.func.value
+                elif node.func.attr == "scale":
+                    yield from node.args
 
     def _closure(
         self, pairs: list[tuple[str, ast.expr]], known: set[str], *, divided: bool

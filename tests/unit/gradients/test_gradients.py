@@ -150,6 +150,37 @@ def test_as_many_passes_as_ranks_excuse_no_undivided_loss() -> None:
 
 
 @pytest.mark.parametrize(
+    ("factor", "source", "is_reported"),
+    [
+        (6.3, "loss = 0.7 * 9 * kd\nloss.backward()", True),
+        (6.3, "", False),  # what makes the factor is not known
+        (6.3, "loss = kd * world_size\nloss.backward()", False),
+        (6.3, "loss = kd * world_size\nscaler.scale(loss).backward()", False),
+        (2.0, "loss = 2 * kd\nloss.backward()", False),  # as many as the ranks
+    ],
+)
+def test_the_weight_of_a_loss_excuses_no_ratio(
+    factor: float, source: str, is_reported: bool
+) -> None:
+    run = of_ratio(used="0.75+1.25+1.75", factor=f"factor={factor}")
+    run = replace(run, sources={"t.py": source} if source else {})
+    assert bool(wrong_ratios(run)) == is_reported
+
+
+@pytest.mark.parametrize(
+    ("third", "is_reported"), [("1.75", True), ("1.72", True), ("1.7", False)]
+)
+def test_a_ratio_of_several_may_be_rounded_twice(third: str, is_reported: bool) -> None:
+    ranks = []
+    for own in ("own=1+2+3", "own=2+3+4"):
+        at = "  gradients(step={},passes=1,factor=1,probed=0-2,{},used=.75+1.25+{})"
+        looks = ((2, "1.75"), (3, "1.75"), (4, third))
+        more = "".join(at.format(step, own, used) for step, used in looks)
+        ranks.append(f"holds(names=w,sizes=4){more}")
+    assert bool(wrong_ratios(drawn(*ranks))) == is_reported
+
+
+@pytest.mark.parametrize(
     ("batches", "source", "is_reported"),
     [
         (2, "loss = loss / 2", True),
