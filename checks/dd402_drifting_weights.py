@@ -30,8 +30,23 @@ After step 1 each rank initialises the layer anew:
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9  weights(step=2,prints=4,gradients=6)@t.py:9  trail(before=1+4,gradients=5+6,after=2+5)
     rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5)@t.py:9  weights(step=2,prints=7,gradients=6)@t.py:9  trail(before=1+7,gradients=5+6,after=2+8)
 
+Ranks share some layers, as in tensor parallelism, and what each holds whole drifts:
+
+    rank 0 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_reduce(32)  within  weights(step=1,prints=1)  weights(step=2,prints=2)  weights(step=3,prints=3)@t.py:9
+    rank 1 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_reduce(32)  within  weights(step=1,prints=1)  weights(step=2,prints=7)  weights(step=3,prints=8)@t.py:9
+
 Well
 ----
+Experts are whole on each rank, and are given samples of their own:
+
+    rank 0 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_to_all(32)  within  weights(step=1,prints=1)  weights(step=2,prints=2)  weights(step=3,prints=3)
+    rank 1 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_to_all(32)  within  weights(step=1,prints=1)  weights(step=2,prints=7)  weights(step=3,prints=8)
+
+Ranks share some layers, and what each holds whole is the same again in time:
+
+    rank 0 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_reduce(32)  within  weights(step=1,prints=1)  weights(step=2,prints=2)  weights(step=3,prints=3)
+    rank 1 | trained(names=n,numels=6)  holds(names=n+w,sizes=6+8,sharded)  all_reduce(32)  within  weights(step=1,prints=1)  weights(step=2,prints=7)  weights(step=3,prints=3)
+
 Local SGD: each rank makes steps of its own, and the weights are averaged now and then:
 
     rank 0 | trained(names=w,numels=6,wrapped)  weights(prints=1)  weights(step=1,prints=1,gradients=5)  weights(step=2,prints=2,gradients=6)  trail(before=1-2+9,gradients=5-7,after=2+3+4)
@@ -63,7 +78,10 @@ Remedy
 ------
 Whatever decides whether, or how, a step is made must be decided alike on all ranks:
 `all_reduce` the flag, and draw random numbers for weights from a generator that is
-seeded alike. What one rank changes is broadcast before the next step.
+seeded alike. What one rank changes is broadcast before the next step. Ranks that share
+layers are to read the same samples: give their sampler number and rank of the mesh's
+data-parallel dimension; and where each sees a part of a sequence, add up over them the
+gradients of what they all hold (`SequenceParallel` in a plan of `parallelize_module`).
 
 Known problems
 --------------
@@ -100,6 +118,7 @@ _CAUSES = (
     DivergenceCause.SKIPPED,
     DivergenceCause.ADDED,
     DivergenceCause.STEP,
+    DivergenceCause.WHOLE,
     DivergenceCause.UNSEEN,
 )
 

@@ -85,7 +85,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "DD521": ("DD404",),
     "DD533": ("DD532",),
     "DD541": ("DD506",),
-    "DD552": ("DD523",),  # so one process computes something else
+    "DD552": ("DD523", "DD402"),  # so one process computes something else
 }
 """By code, the diseases that explain it, the first cause first."""
 

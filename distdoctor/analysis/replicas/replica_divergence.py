@@ -20,6 +20,7 @@ from distdoctor.analysis.amp.overflow_splits import first_split, splits
 from distdoctor.analysis.collectives.early_use import raced
 from distdoctor.analysis.gradients.trust_ratios import trusted_apart
 from distdoctor.analysis.memoize import memoize
+from distdoctor.analysis.replicas import whole_parts
 from distdoctor.analysis.replicas.replica_sets import (
     averaging_gradients,
     optimizers_of,
@@ -55,6 +56,7 @@ class DivergenceCause(StrEnum):
     TRUST = "lengths of steps that follow each rank's own gradients"
     # What the check of meshes tells:
     MESH = "shards that were averaged along another dimension of the mesh"
+    WHOLE = "gradients of each rank's own beside layers that they share"
     # What the check of asynchronous calls tells:
     RACED = "a step that overtook a call"
 
@@ -155,6 +157,10 @@ def _partings(run: Run) -> Iterator[ReplicaDivergence]:
                 found = replace(found, cause=DivergenceCause.RACED)
             found_here.append(found)
         yield from _along_the_mesh(run, found_here)
+    for team, step, names in whole_parts.apart(run):
+        yield ReplicaDivergence(
+            DivergenceCause.WHOLE, tuple(team), team, step, names=names
+        )
 
 
 def _along_the_mesh(

@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from distdoctor.analysis.causes import capital, has
+from distdoctor.analysis.data.fed_batches import fed_alike
+from distdoctor.analysis.data.passes import passes
+from distdoctor.analysis.data.reading_findings import locations
 from distdoctor.analysis.divergence.parting_branches import program_of
 from distdoctor.analysis.replicas.replica_divergence import (
     DivergenceCause,
     ReplicaDivergence,
     replica_divergences,
 )
+from distdoctor.analysis.replicas.whole_parts import made_at
 from distdoctor.analysis.source.program import called, calls_in
 from distdoctor.analysis.source.rank_origins import DRAWS, guarded
 from distdoctor.errors import CauseUnknown
 from distdoctor.model.events import Event, Observation, Place
 from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
+from distdoctor.model.observations.data import LOADER, SAMPLER
 from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.observations.replicas import Weights
 from distdoctor.model.observations.rng import Seeded
@@ -52,7 +57,10 @@ def findings(run: Run, *causes: DivergenceCause) -> Iterator[Finding]:
             key = parting.cause, parting.culprits
             by_cause.setdefault(key, []).append(parting)
     for (cause, _), same in by_cause.items():
-        yield _finding(run, same[0], _STORIES[cause](same[0]), len(same) - 1)
+        story = _STORIES[cause](same[0])
+        if cause is DivergenceCause.WHOLE and fed_alike(run, same[0].ranks) is False:
+            story += ", for they are given different batches"
+        yield _finding(run, same[0], story, len(same) - 1)
 
 
 def require_explained(run: Run) -> None:
@@ -85,7 +93,10 @@ def _finding(run: Run, parting: ReplicaDivergence, story: str, more: int) -> Fin
     figures = _figures(parting)
     if gap:
         figures += f", by up to {gap:.3g} in the elements looked at ({where})"
-    also = f"; {more} more of the job's models likewise" if more else ""
+    others = "of the job's models"
+    if parting.cause is DivergenceCause.WHOLE:
+        others = "sets of ranks" if more > 1 else "set of ranks"
+    also = f"; {more} more {others} likewise" if more else ""
     return Finding(
         message=f"{story}: {figures}{also}.",
         exhibits=_exhibits(parting),
@@ -107,8 +118,8 @@ def _finding(run: Run, parting: ReplicaDivergence, story: str, more: int) -> Fin
 
 
 def _certainty(parting: ReplicaDivergence) -> Certainty:
-    unsure = parting.cause in {DivergenceCause.UNSEEN, DivergenceCause.STEP}
-    return Certainty.LIKELY if unsure else Certainty.PROVED
+    unsure = {DivergenceCause.UNSEEN, DivergenceCause.STEP, DivergenceCause.WHOLE}
+    return Certainty.LIKELY if parting.cause in unsure else Certainty.PROVED
 
 
 def _figures(parting: ReplicaDivergence) -> str:
@@ -214,6 +225,14 @@ def _locations(run: Run, parting: ReplicaDivergence) -> Iterator[Location]:
         if parting.cause is not DivergenceCause.LOADED:
             yield from _grouped(_loads(parting, blamed, state=False), role, "loads it")
         yield from _grouped(steps, role, "makes steps; the change is between two")
+    elif parting.cause is DivergenceCause.WHOLE:
+        if fed_alike(run, parting.ranks) is False:
+            read = [one for rank in parting.ranks for one in passes(run, rank)]
+            yield from locations(run, read, (SAMPLER, LOADER), parting.ranks)
+        else:
+            made = [(r, one) for r in blamed for one in made_at(run, parting.names)]
+            yield from _grouped(made, role, "makes what each holds whole")
+        yield from _grouped(steps, role, "makes the step")
     else:
         draws = [(r, one) for r in blamed for one in _draws(run, r)]
         yield from _grouped(draws, role, "draws in the optimizer's step")
@@ -427,6 +446,15 @@ def _step(parting: ReplicaDivergence) -> str:
     )
 
 
+def _whole(parting: ReplicaDivergence) -> str:
+    who = named(parting.ranks)
+    return (
+        f"{capital(who)} share layers of one model, and each steps with gradients of "
+        "its own for parameters that all of them hold whole, which drift apart from "
+        f"step {max(parting.step - 1, 1)} on"
+    )
+
+
 def _unseen(parting: ReplicaDivergence) -> str:
     who = named(parting.ranks)
     return (
@@ -444,5 +472,6 @@ _STORIES: dict[DivergenceCause, Callable[[ReplicaDivergence], str]] = {
     DivergenceCause.ADDED: _added,
     DivergenceCause.STATE: _state,
     DivergenceCause.STEP: _step,
+    DivergenceCause.WHOLE: _whole,
     DivergenceCause.UNSEEN: _unseen,
 }
