@@ -13,7 +13,7 @@ from distdoctor.examination.failure_words import (
 from distdoctor.examination.gaps import Gap, gaps_of, is_error
 from distdoctor.examination.waivers import Waived
 from distdoctor.model.events import Failure
-from distdoctor.model.findings import Sick, Verdict
+from distdoctor.model.findings import Severity, Sick, Verdict
 from distdoctor.model.observations.equivalence import Property
 from distdoctor.model.run import Run
 
@@ -88,8 +88,15 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
         for rank in finding.victims
     }
     every = [one for failures in alike.values() for one in failures]
+    of_nccl = any(
+        isinstance(verdict, Sick)
+        and verdict.code.startswith(_OF_NCCL)
+        and any(verdict.severity_of(one) is Severity.ERROR for one in verdict.findings)
+        for verdict in verdicts
+    )
     if all(one.secondary for one in every) and (
-        any(one.place in places for one in every)
+        of_nccl
+        or any(one.place in places for one in every)
         or victims.issuperset(one.rank for one in every)
     ):
         return  # calls that failed on several ranks, and one finding tells why
@@ -115,6 +122,9 @@ def _is_told(failure: Failure, verdicts: Sequence[Verdict]) -> bool:
         if isinstance(exhibit, Property) and (why := exhibit.why)
     )
 
+
+_OF_NCCL = "DD60"
+"""How the codes begin of what NCCL's own log tells, and of what its calls fail by."""
 
 _ECHOES = {"ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
 """By these a parent tells that a child of its failed."""

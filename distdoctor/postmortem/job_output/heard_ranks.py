@@ -31,6 +31,10 @@ _OF_BEING_ENDED = re.compile(
 """What a rank may raise because it is about to be ended itself."""
 
 
+_OF_A_PEER = "remote process exited or there was a network error"
+"""What NCCL says where the connection to a peer broke (`ncclRemoteError`)."""
+
+
 @dataclass(slots=True)
 class HeardRank:
     """What was heard of one rank.
@@ -45,6 +49,7 @@ class HeardRank:
         barrier: The monitored barrier that it gave up.
         joined: It had joined the job.
         overrun: Gloo ended it, for a peer's message was larger than it had room for.
+        cut_off: What NCCL said of a peer, by which its watchdog ended it; "": nothing.
     """
 
     raised: list[Heard] = field(default_factory=list)
@@ -56,6 +61,7 @@ class HeardRank:
     barrier: says.BarrierTimeout | None = None
     joined: bool = False
     overrun: bool = False
+    cut_off: str = ""
 
 
 def is_secondary(heard: Heard) -> bool:
@@ -171,16 +177,8 @@ class HeardRanks:
                 self._take_raised(heard, what, rank)
             case WorkerEnd():
                 self._take_end(what)
-            case says.WatchdogTimeout():
-                if rank < 0 and not what.group:
-                    rank = what.group_rank
-                if rank >= 0:
-                    self._of(rank).timeouts.append(what)
-            case says.WatchdogStatus():
-                if rank < 0 and not what.group:
-                    rank = what.group_rank
-                if rank >= 0:
-                    self._of(rank).enqueued[what.group] = what.enqueued
+            case says.WatchdogTimeout() | says.WatchdogStatus() | says.WatchdogError():
+                self._take_watchdog(what, rank)
             case says.WorkerFailed():
                 self._failed_locals[what.local] = what.status
                 if what.pid >= 0:
@@ -199,6 +197,24 @@ class HeardRanks:
                     self._of(rank).overrun = True
             case _:
                 self._take_of_machine(what)
+
+    def _take_watchdog(
+        self,
+        what: says.WatchdogTimeout | says.WatchdogStatus | says.WatchdogError,
+        rank: int,
+    ) -> None:
+        if rank < 0 and not what.group:
+            rank = what.group_rank
+        if rank < 0:
+            return
+        one = self._of(rank)
+        match what:
+            case says.WatchdogTimeout():
+                one.timeouts.append(what)
+            case says.WatchdogStatus():
+                one.enqueued[what.group] = what.enqueued
+            case says.WatchdogError() if _OF_A_PEER in what.why:
+                one.cut_off = what.why
 
     def _take_stuck(
         self,

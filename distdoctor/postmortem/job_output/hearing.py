@@ -42,7 +42,7 @@ _LOGGED = re.compile(
 _NOISE = re.compile(
     r"\s|$|\[?[EWIFC]\d{4} |terminate called|Fatal Python error|Extension modules"
     r"|(?:Current t|T)hread 0x|.{0,200}(?:Warning\b|resource_tracker)|[=*-]{6,}"
-    r"|srun: |slurmstepd: |mpirun|Exception raised from|frame #\d+"
+    r"|srun: |slurmstepd: |mpirun|Exception raised from|frame #\d+|wandb: "
 )
 """What comes after a process has ended, or says nothing of whether it goes on."""
 

@@ -46,6 +46,21 @@ class WatchdogStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchdogError:
+    """A rank's watchdog ended the process, for a call of NCCL had failed.
+
+    Attributes:
+        group_rank: The rank in the group.
+        group: The group, as the line names it; empty: it does not.
+        why: What NCCL said.
+    """
+
+    group_rank: int
+    group: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """torchrun tells how a process ended: `status` as a shell counts it."""
 
@@ -189,6 +204,7 @@ class Spawned:
 Said = (
     WatchdogTimeout
     | WatchdogStatus
+    | WatchdogError
     | WorkerFailed
     | WorkerStopped
     | StepAborted

@@ -24,6 +24,7 @@ from distdoctor.postmortem.job_output.job_words import (
     StallWarning,
     StepAborted,
     TaskEnded,
+    WatchdogError,
     WatchdogStatus,
     WatchdogTimeout,
     WorkerFailed,
@@ -45,6 +46,10 @@ _WATCHDOG = re.compile(
 _STATUS = re.compile(
     _WHO + r".{0,400}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})"
+)
+_WATCHDOG_ERROR = re.compile(
+    _WHO + r".{0,200}?watchdog thread terminated with exception: "
+    r"(?P<why>NCCL error: .{1,200})"
 )
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<code>-?\d{1,4})\) local_rank: (?P<local>\d{1,5}) "
@@ -201,6 +206,12 @@ def _status(text: str) -> Said | None:
         int(found["enqueued"]),
         int(found["completed"]),
     )
+
+
+def _watchdog_error(text: str) -> Said | None:
+    if not (found := _WATCHDOG_ERROR.search(text)):
+        return None
+    return WatchdogError(int(found["rank"]), _group(found), found["why"].strip()[:200])
 
 
 def _group(found: re.Match[str]) -> str:
@@ -386,6 +397,7 @@ def _restarted(text: str) -> Said | None:
 _READ = (
     ("Watchdog caught", _watchdog),
     ("ast enqueued", _status),
+    ("terminated with exception: NCCL", _watchdog_error),
     ("(exitcode: ", _failed),
     ("closing signal", _stopping),
     ("Terminating process", _stopping),

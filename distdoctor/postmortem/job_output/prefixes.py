@@ -84,7 +84,7 @@ class Marks:
             What is left, and what the marks tell.
         """
         stream, rank, local = "", self._rank, self._local
-        by_torch = of_task = False
+        by_torch = of_task = is_marked = False
         for _ in range(_MOST_MARKS):
             if not text or (text[0] == " " and self._usual is None):
                 break  # nothing to take off, and no time to lose
@@ -99,7 +99,8 @@ class Marks:
             elif found := _TORCHS.match(text):
                 rank, of_task = int(found["rank"]), False
                 stream += f"[{rank}]"
-                by_torch = not self._is_template
+                # Behind the mark of a template, torch's own is a second one.
+                by_torch, is_marked = is_marked or not self._is_template, True
             elif found := _LOCAL.match(text):
                 local = int(found["local"])
                 if of_task:

@@ -240,6 +240,8 @@ class _Telling:
 
     def _why_aborted(self, one: HeardRank) -> tuple[str, str] | None:
         """Why a rank aborted itself, if a peer was the reason."""
+        if one.cut_off:
+            return "DistBackendError", f"its watchdog ended the process: {one.cut_off}"
         if one.timeouts or any(other.timeouts for other in self.ranks.values()):
             return (
                 "DistBackendError",

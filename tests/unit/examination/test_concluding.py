@@ -38,3 +38,27 @@ def test_an_exception_that_a_finding_tells_of_is_not_told_again() -> None:
 )
 def test_any_other_exception_is_told(message: str) -> None:
     assert raised(message) == ["Broken"]
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "is_told"),
+    [
+        ("DD605", None, False),
+        ("DD602", Severity.NOTE, True),  # another matter, which ended nobody
+        ("DD301", None, True),
+    ],
+)
+def test_what_nccl_tells_explains_the_calls_that_it_failed(
+    code: str, severity: Severity | None, is_told: bool
+) -> None:
+    failed = "rank {} | fail=DistBackendError^  exit=1"
+    run = replace(sketch("\n".join(map(failed.format, (0, 1)))), exit_code=1)
+    run = replace(
+        run,
+        outside=(
+            Failure(rank=0, error="DistBackendError", message="", secondary=True),
+        ),
+    )
+    finding = Finding(message="the port is down", exhibits=(), severity=severity)
+    sick = Sick(code, "network error", Severity.ERROR, (finding,), "")
+    assert bool(conclude(run, [sick]).raised) is is_told

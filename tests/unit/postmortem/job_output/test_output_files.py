@@ -338,6 +338,43 @@ def test_ranks_that_nccl_failed_are_not_blamed(tmp_path: Path) -> None:
     assert findings_in(report_on(tmp_path)) == []
 
 
+def test_whom_a_peer_cut_off_did_not_die_by_itself(tmp_path: Path) -> None:
+    """The watchdog aborts a process whose peer is gone; the peer was killed."""
+    error = (
+        "NCCL error: remote process exited or there was a network error, NCCL version "
+        "2.21.5"
+    )
+    text = "".join(
+        f"[rank{rank}]:[E1121 07:20:11.518566312 ProcessGroupNCCL.cpp:1895] [PG ID 0 "
+        f"PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated "
+        f"with exception: {error}\n"
+        for rank in (0, 2)
+    )
+    ends = (0, 6, "SIGABRT"), (2, 6, "SIGABRT"), (1, 9, "SIGKILL")
+    text += "=" * 60 + "\ntrain.py FAILED\n" + "-" * 60 + "\nFailures:\n"
+    text += "".join(
+        f"[{rank}]:\n  time      : 2025-03-06_08:34:28\n  host      : node\n"
+        f"  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {-number} (pid: {20 + rank})\n  error_file: <N/A>\n"
+        f"  traceback : Signal {number} ({name}) received by PID {20 + rank}\n"
+        for rank, number, name in ends
+    )
+    text += "=" * 60 + "\n"
+    (tmp_path / "job.log").write_text(text)
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
+def test_torchs_own_mark_is_seen_behind_that_of_a_template(tmp_path: Path) -> None:
+    """Under a template, what torch's hook prints of an end has two marks."""
+    lines = [f"[rank{rank}]:step {n}" for n in range(4) for rank in range(3)]
+    lines += [f"[rank1]:[rank1]: {line}" for line in CULPRIT.splitlines()]
+    lines += ["[rank1]:wandb: Waiting for W&B process to finish... (failed 1)."]
+    for rank in (0, 2):
+        lines += [f"[rank{rank}]:{one}" for one in watchdog(rank, 31).splitlines()]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
+
+
 # --- what comes from nowhere ---
 
 
