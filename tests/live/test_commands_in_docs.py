@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from mixed_leavings import (
 )
 from told_answers import RUN
 from told_commands import ROOT
+from unpacked_records import unpack
 
 _LONGEST_S = 400
 
@@ -46,8 +46,7 @@ def prepared(tmp_path: Path) -> Path:
     (tmp_path / "dmesg.txt").write_text(kernel_killed(4005))
     (tmp_path / "job.log").write_text(nccl_log(0, range(8)))
     write_stacks(tmp_path / "stacks", stuck=5)
-    with tarfile.open(ROOT / "tests" / "records" / "version_2.tar.xz") as packed:
-        packed.extractall(tmp_path / "runs", filter="data")
+    unpack("version_2.tar.xz", tmp_path / "runs")
     shutil.copytree(next((tmp_path / "runs").iterdir()), tmp_path / "DIR")
     (tmp_path / "scratch").mkdir()
     timeline = RECORDED / "mid2.json"

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 import threading
 from dataclasses import FrozenInstanceError, replace
 from html.parser import HTMLParser
@@ -16,6 +15,7 @@ from drawn_reports import FAILED, SICK, UNKNOWN, WARNED, WELL, Hostile, drawn
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
+from unpacked_records import unpack
 
 import distdoctor
 from distdoctor.api.examination_result import Examination
@@ -33,8 +33,6 @@ from distdoctor.report.formats import FORMATS
 from distdoctor.report.notebook_html import fragment
 from distdoctor.report.text import render
 
-RECORDS = Path(__file__).parent.parent.parent / "records" / "version_2.tar.xz"
-
 EVIL = (
     "</pre></div><script>alert(1)</script><img src=x onerror=y>\"' `</code>` "
     "\u202e\x1b[31m"
@@ -46,8 +44,7 @@ TAGS = {"div", "span", "b", "code", "pre", "details", "summary", "ul", "li"}
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A record of a sick run, in the working directory."""
-    with tarfile.open(RECORDS) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("version_2.tar.xz", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "dd417"
 

@@ -1,7 +1,6 @@
 """The option `--format`: several in one run, each where it belongs."""
 
 import json
-import tarfile
 from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree as Tree
@@ -11,6 +10,7 @@ from click import UsageError
 from click.testing import CliRunner, Result
 from command_box import Box
 from drawn_reports import FAILED, UNKNOWN, drawn
+from unpacked_records import unpack
 
 from distdoctor.checking.judged_run import Judged
 from distdoctor.cli import app
@@ -19,14 +19,11 @@ from distdoctor.cli.report_targets import ReportTarget, targets
 from distdoctor.judging import Judgement
 from distdoctor.report.formats import FORMATS
 
-RECORDS = Path(__file__).parent.parent.parent / "records" / "version_2.tar.xz"
-
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with two records in it: a sick run and an unknown one."""
-    with tarfile.open(RECORDS) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("version_2.tar.xz", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

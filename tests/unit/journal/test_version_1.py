@@ -5,11 +5,11 @@
 """
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from unpacked_records import unpack
 
 from distdoctor.journal.notes_reader import read_life
 from distdoctor.journal.reader import JournalReader
@@ -24,10 +24,7 @@ TOLD = json.loads((RECORDS / "version_1.json").read_text())
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the records lie."""
     folder = tmp_path_factory.mktemp("version_1")
-    with tarfile.open(RECORDS / "version_1.tar.xz") as archive:
-        # Not every Python 3.11 takes it as an argument.
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        archive.extractall(folder)
+    unpack("version_1.tar.xz", folder)
     return folder
 
 
