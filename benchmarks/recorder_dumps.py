@@ -55,12 +55,15 @@ class Job:
         groups: Members by name; "0" has all.
         steps: By rank.
         lists: By rank and name, another list of members that it believes in.
+        in_order: A device begins a collective when those that it was given before are
+            over, on whatever group.
     """
 
     world: int
     groups: dict[str, tuple[int, ...]]
     steps: dict[int, list[Step]]
     lists: dict[tuple[int, str], tuple[int, ...]] = field(default_factory=dict)
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,9 @@ class Simulation:
             self._message(call)
         else:
             self._met.setdefault((step.group, ordinal), {})[rank] = call
-            self._advance(step.group)
+            moved = self._advance(step.group)
+            while moved and self._job.in_order:  # what was behind may begin
+                moved = any([self._advance(group) for group in self._job.groups])
 
     def _message(self, call: _Call) -> None:
         ranks = self._job.groups[call.step.group]
@@ -201,8 +206,19 @@ class Simulation:
                     call.ended = other.ended = max(call.created, other.created) + 10**6
                 return
 
-    def _advance(self, group: str) -> None:
+    def begun(self, call: _Call) -> bool:
+        """Whether a call's device is at it."""
+        if self._job.in_order:
+            for other in self.calls[call.rank]:
+                if other is call:
+                    break
+                if not other.ended and other.step.op not in {"send", "recv"}:
+                    return False
+        return True
+
+    def _advance(self, group: str) -> bool:
         members = self._job.groups[group]
+        moved = False
         while True:
             ordinal = self._over.get((group, 0), 0) + 1
             met = self._met.get((group, ordinal), {})
@@ -211,13 +227,16 @@ class Simulation:
                 for call in met.values()
             }
             if len(met) < len(members) or len(kinds) > 1:
-                return
+                return moved
             if any(self._job.lists.get((rank, group)) for rank in members):
-                return
+                return moved
+            if not all(map(self.begun, met.values())):
+                return moved
             end = max(call.created for call in met.values())
             for call in met.values():
                 call.ended = end + self._random.randrange(1_000_000, 5_000_000)
             self._over[group, 0] = ordinal
+            moved = True
 
 
 def _matched(step: Step) -> object:
@@ -250,6 +269,8 @@ def dumps(
         own = _own_groups(job, rank)
         for position, call in enumerate(calls):
             _append(entries, call, rank, own, style, frames)
+            if style.timing and not call.ended and simulation.begun(call):
+                entries[-1]["state"] = "started"
             if at_once and call.ended and position > len(calls) - 4:
                 late = rng.random() < 0.4
                 if late and style.backend != "gloo":

@@ -91,6 +91,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceCalls:
+    """Open collectives that devices were given, the first of a rank on each group.
+
+    Attributes:
+        rows: Positions in `Run.calls`, ascending: by rank, and then as given.
+        begun: Whether the device was seen to have begun each, shape (rows,).
+    """
+
+    rows: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    begun: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """The tensors of a call, how all-to-all splits them, what the call names.
 
@@ -176,6 +189,7 @@ class Run:
             ranks of whose calls on it none is among `calls`; -1: nobody knows it.
         pauses: By rank, the longest time between two of its calls in ns, where `calls`
             has not all of them.
+        on_devices: Of open calls that recorders kept, those that devices were given.
         calls_from: What tells of the calls: "run" are our probes, which saw every call
             and the threads that waited; "dump" are rings that torch itself kept.
         stack_tree: The merged stacks of all ranks, where somebody has taken them.
@@ -217,6 +231,7 @@ class Run:
     unread: tuple[tuple[str, str], ...] = ()
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
     pauses: Mapping[int, int] = field(default_factory=dict)
+    on_devices: DeviceCalls = field(default_factory=DeviceCalls)
     calls_from: str = "run"
     stack_tree: tuple[StackBranch, ...] = ()
     processes: tuple[ProcessView, ...] = ()

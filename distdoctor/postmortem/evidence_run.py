@@ -43,6 +43,7 @@ def run_of(evidence: Evidence) -> Run:
         callers=columns.callers,
         specs=columns.specs,
         reached=columns.reached,
+        on_devices=columns.on_devices,
         pauses=evidence.pauses,
         calls_from=columns.source,
         life=evidence.rows_before(calls),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distdoctor.model.events import Event, Failure, Place
 from distdoctor.model.outside_view import ProcessView, StackBranch
-from distdoctor.model.run import CALLS, Frame, Group, Quiet, Spec
+from distdoctor.model.run import CALLS, DeviceCalls, Frame, Group, Quiet, Spec
 
 DUMP, LOG, STACK, JOURNAL = "dump", "log", "stack", "run"
 STATUS = "status"
@@ -51,6 +51,7 @@ class Columns:
     callers: Sequence[tuple[Place, ...]] = ((),)
     specs: Sequence[Spec] = (Spec(),)
     reached: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    on_devices: DeviceCalls = field(default_factory=DeviceCalls)
     source: str = JOURNAL
 
 

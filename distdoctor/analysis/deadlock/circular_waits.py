@@ -37,9 +37,11 @@ class WaitCircle:
 
     Attributes:
         waits: The call of each, and the ranks for which it waits.
+        queued: All have made these calls, and devices do them in another order.
     """
 
     waits: tuple[tuple[Call, tuple[int, ...]], ...]
+    queued: bool = False
 
     def __str__(self) -> str:
         calls = [call for call, _ in self.waits]
@@ -52,12 +54,18 @@ class WaitCircle:
         return (
             f"{capital(named([call.rank for call in calls]))} wait in a circle: {steps}"
             + counted * _BY_COUNT
+            + self.queued * _BY_DEVICES
         )
 
 
 _BY_COUNT = (
     " (what has no name meets, on the other ranks, the call of the same number among "
     "all that the rank has made with Horovod, wherever and with whom it made them)"
+)
+
+_BY_DEVICES = (
+    " (these ranks have made each other's calls as well, in other orders; a device "
+    "begins a call when those that it was given before are over)"
 )
 
 

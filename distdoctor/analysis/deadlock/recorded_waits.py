@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distdoctor.analysis.collectives.call_sequences import sequences
-from distdoctor.analysis.deadlock.wait_for_graph import Wait
+from distdoctor.analysis.deadlock.device_queues import queued
+from distdoctor.analysis.deadlock.wait_for_graph import Wait, unreleased
 from distdoctor.analysis.memoize import memoize
 from distdoctor.analysis.p2p.messages import messages, peer_of
 from distdoctor.model.events import State
@@ -31,6 +32,7 @@ class RecordedWaits:
             stands behind an open call of its rank. Unless one was given up, they may
             be on their way just then.
         complete: Rows of open calls that all members have made.
+        queued: Those of them in whose waits a circle rests on the order of devices.
         unsure: Rows of open calls of which it is not known who has made them.
     """
 
@@ -38,6 +40,7 @@ class RecordedWaits:
     held: dict[int, tuple[Wait, ...]] = field(default_factory=dict)
     complete: tuple[int, ...] = ()
     unsure: tuple[int, ...] = ()
+    queued: frozenset[int] = frozenset()
 
     @property
     def all(self) -> dict[int, tuple[Wait, ...]]:
@@ -83,7 +86,8 @@ def recorded_waits(run: Run) -> RecordedWaits:
         else:
             (complete if sure else unsure).append(row)
     for_ever, held = _held(run, waits)
-    for wait in for_ever:
+    in_circles = _in_circles(run, waits, queued(run, complete))
+    for wait in [*for_ever, *in_circles]:
         waits.setdefault(wait.rank, []).append(wait)
     by_rank: dict[int, list[Wait]] = {}
     for wait in held:
@@ -93,7 +97,21 @@ def recorded_waits(run: Run) -> RecordedWaits:
         {rank: tuple(found) for rank, found in by_rank.items()},
         tuple(complete),
         tuple(unsure),
+        frozenset(wait.row for wait in in_circles),
     )
+
+
+def _in_circles(
+    run: Run, waits: Mapping[int, Sequence[Wait]], more: Sequence[Wait]
+) -> list[Wait]:
+    """Further waits that nothing releases; those that others may are over soon."""
+    if not more:
+        return []
+    together = {rank: list(found) for rank, found in waits.items()}
+    for wait in more:
+        together.setdefault(wait.rank, []).append(wait)
+    left = unreleased(together, set(range(run.world_size)) - together.keys())
+    return [wait for wait in more if wait in left.get(wait.rank, ())]
 
 
 def _together(

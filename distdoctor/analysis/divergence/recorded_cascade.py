@@ -15,7 +15,11 @@ import numpy as np
 from distdoctor.analysis.causes import Cause, Divergence, where
 from distdoctor.analysis.collectives.recorded_mismatch import recorded_mismatch
 from distdoctor.analysis.collectives.unequal_totals import unequal_totals
-from distdoctor.analysis.deadlock.circular_waits import busy, circles_among
+from distdoctor.analysis.deadlock.circular_waits import (
+    WaitCircle,
+    busy,
+    circles_among,
+)
 from distdoctor.analysis.deadlock.ranks_behind import (
     lost_ranks,
     ranks_behind,
@@ -117,7 +121,8 @@ def _by_camps(run: Run, found: Divergence) -> Divergence:
     Where all are in both groups, the order in which most used them is the order that
     was meant.
     """
-    waits = recorded_waits(run).waits
+    recorded = recorded_waits(run)
+    waits = recorded.waits
     needed = {rank for r in found.calls for wait in waits[r] for rank in wait.missing}
     camps: dict[tuple[str, int], set[int]] = {}
     for rank, call in found.calls.items():
@@ -138,8 +143,13 @@ def _by_camps(run: Run, found: Divergence) -> Divergence:
         if len(few) < len(most) and all(everyone <= ranks for ranks in groups):
             culprits, certainty = few, Certainty.LIKELY
     victims = {*found.victims, *everyone} - culprits
+    facts = found.facts
+    rows = {wait.row for rank in found.calls for wait in waits[rank]}
+    if isinstance(facts, WaitCircle) and not rows.isdisjoint(recorded.queued):
+        facts, certainty = replace(facts, queued=True), Certainty.LIKELY
     return replace(
         found,
+        facts=facts,
         culprits=tuple(sorted(culprits)),
         victims=tuple(sorted(victims)),
         certainty=certainty,

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from distdoctor.model.events import Place, State
 from distdoctor.model.operations import BATCHED, NO_REDUCE_OP, NOT_SEEN
-from distdoctor.model.run import CALLS
+from distdoctor.model.run import CALLS, DeviceCalls
 from distdoctor.postmortem.flight_recorder.call_kinds import call_kind
 from distdoctor.postmortem.flight_recorder.call_states import (
+    on_device,
     states_of,
     tells_completion,
 )
@@ -21,6 +22,7 @@ from distdoctor.postmortem.flight_recorder.decoding import Dump
 from distdoctor.postmortem.flight_recorder.entry_columns import (
     CREATED,
     ENDED,
+    STARTED,
     EntryTables,
 )
 from distdoctor.postmortem.flight_recorder.joining import RankEntries, entries_of
@@ -64,6 +66,7 @@ def assemble(
     newest_ns = max((dump.last_ns for dump in dumps.values()), default=0)
     calls = np.zeros(sum(len(dump.entries) for dump in dumps.values()), CALLS)
     left_out: dict[int, int] = {}
+    rows, begun = [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
     ranks = sorted(dumps)
     end = 0
     for start in range(0, len(ranks), _RANKS_AT_ONCE):
@@ -71,6 +74,10 @@ def assemble(
         part = entries_of(some, kinds, found, left_out)
         made = calls[end : end + len(part.entries)]
         _fill(made, part, kinds, newest_ns)
+        evented = kinds.column("evented", np.bool_)[part.entries["kind"]]
+        first = on_device(made["state"], evented & (made["ordinal"] > 0))
+        rows.append(end + first)
+        begun.append(part.entries["state"][first] == STARTED)
         made["site"] = sites.number[part.entries["chain"]]
         made["callers"] = callers.number[part.entries["chain"]]
         end += len(made)
@@ -80,6 +87,7 @@ def assemble(
         sites=[chain[0] if chain else None for chain in sites.all],
         callers=callers.all,
         specs=kinds.specs,
+        on_devices=DeviceCalls(np.concatenate(rows), np.concatenate(begun)),
         source=DUMP,
     )
     return Assembled(columns, left_out)

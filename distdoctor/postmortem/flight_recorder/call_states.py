@@ -106,6 +106,22 @@ def states_of(
     return found
 
 
+def on_device(
+    states: NDArray[np.uint8], evented: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Positions of calls that keep a stream of a device.
+
+    Args:
+        states: Of each call, as from `states_of`.
+        evented: Whether a device ends it, and tells its host by an event.
+
+    Returns:
+        Ascending.
+    """
+    is_open = (states == State.WAITING) | (states == State.RAISED)
+    return np.flatnonzero(is_open & evented)
+
+
 def _channels(
     ranks: NDArray[np.int64], groups: NDArray[np.int64], peers: NDArray[Any]
 ) -> NDArray[np.int64]:

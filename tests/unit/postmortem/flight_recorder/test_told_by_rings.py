@@ -361,3 +361,72 @@ def test_ranks_that_nothing_tells_of_are_listed_as_data(tmp_path: Path) -> None:
     assert [0, 1, 2, 3, 4, 5, 6, 7] in [
         one.get("ranks") for one in report["not_examined"]
     ]
+
+
+def _crossing(odd: frozenset[int], rounds: int = 6, *, waits: bool = False) -> Job:
+    """Four ranks use two groups of all of them; some begin with the other, once.
+
+    With `waits` each rank looks at what the first of the two gave before it goes on.
+    """
+    groups = {name: tuple(range(4)) for name in ("0", "tp", "dp")}
+    by_rank: dict[int, list[Step]] = {}
+    for rank in range(4):
+        mine: list[Step] = []
+        for number in range(rounds):
+            pair = [
+                all_reduce(64, group="tp", line=("step", 80)),
+                all_reduce(32, group="dp", line=("step", 84)),
+            ]
+            if number == 3 and rank in odd:
+                pair.reverse()
+            mine += pair[:1] + [Step("wait")] * waits + pair[1:]
+            if number % 2:
+                mine.append(Step("wait"))
+        by_rank[rank] = mine
+    return Job(4, groups, by_rank, in_order=True)
+
+
+@pytest.mark.parametrize("timing", [False, True], ids=["order alone", "starts known"])
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [({2}, [2]), ({0, 3}, [0, 1, 2, 3]), ({0, 1, 3}, [2])],
+    ids=str,
+)
+def test_groups_used_in_other_orders_hang_devices_that_have_all_calls(
+    odd: set[int], named: list[int], timing: bool, tmp_path: Path
+) -> None:
+    style = Style(timing=timing)
+    left = _left(_crossing(frozenset(odd)), style)
+    assert _found(tmp_path, left, style) == [("DD203", named)]
+
+
+def test_calls_behind_others_on_devices_are_no_circle_in_one_order(
+    tmp_path: Path,
+) -> None:
+    for rounds in range(2, 14):
+        for timing in (False, True):
+            style = Style(timing=timing)
+            job = _crossing(frozenset(), 8)
+            tops = dumps(job, Simulation(job, rounds, rounds), style, at_once=True)
+            assert _found(tmp_path / f"{rounds}_{timing}", tops, style) == []
+
+
+def test_calls_that_devices_have_begun_on_all_ranks_wait_for_no_other(
+    tmp_path: Path,
+) -> None:
+    style = Style(timing=True)
+    tops = _left(_crossing(frozenset({2})), style)
+    for top in tops.values():
+        for entry in top["entries"]:
+            if entry["state"] == "scheduled":
+                entry["state"] = "started"
+    assert _found(tmp_path, tops, style) == []
+
+
+def test_a_rank_that_waits_before_its_second_group_closes_the_circle(
+    tmp_path: Path,
+) -> None:
+    job = _crossing(frozenset({1}))
+    waiting = _crossing(frozenset({1}), waits=True)
+    job.steps[1] = waiting.steps[1]
+    assert _found(tmp_path, _left(job)) == [("DD203", [1])]
