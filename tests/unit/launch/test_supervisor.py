@@ -107,10 +107,10 @@ def test_a_rank_that_comes_during_the_proof_has_not_ended(
 @pytest.mark.parametrize(
     ("closed", "waited_s", "rest", "proved"),
     [
-        (True, 40, True, Stop.DEADLOCK),
-        (True, 40, False, ""),  # who is at work may be found yet
-        (True, 5, True, ""),
-        (False, 40, True, ""),
+        (True, 80, True, Stop.DEADLOCK),
+        (True, 80, False, ""),  # who is at work may be found yet
+        (True, 40, True, ""),  # a lost request to connect is sent again after 63 s
+        (False, 80, True, ""),
     ],
 )
 def test_ranks_that_all_came_and_do_not_meet_are_not_waited_for(
