@@ -189,7 +189,7 @@ class Simulation:
             self._met.setdefault((step.group, ordinal), {})[rank] = call
             moved = self._advance(step.group)
             while moved and self._job.in_order:  # what was behind may begin
-                moved = any([self._advance(group) for group in self._job.groups])
+                moved = any(self._advance(group) for group in self._job.groups)
 
     def _message(self, call: _Call) -> None:
         ranks = self._job.groups[call.step.group]

@@ -38,8 +38,26 @@ gradient it carried:
            | gradients(step=1,prints=3+4,weights=7+8,passes=1,moved=16)@t.py:9
            | sent(step=1,positions=0+1,calls=2+1,own=3+4,sent=3+4,factors=1+1)@t.py:8  exit=0
 
+Each leaves out the parameters that its own batch did not use:
+
+    rank 0 | holds(names=t.w+a.w+b.w,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=4+5+0,weights=7+8+9,passes=1,moved=24)@t.py:9
+           | sent(step=1,positions=0+1,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+    rank 1 | holds(names=t.w+a.w+b.w,sizes=8+8+8)@t.py:5  all_reduce(8)@t.py:8  all_reduce(8)@t.py:8
+           | gradients(step=1,prints=4+0+6,weights=7+8+9,passes=1,moved=24)@t.py:9
+           | sent(step=1,positions=0+2,calls=1+2,own=3+4,sent=3+4,factors=1+1)@t.py:8  exit=0
+
 Well
 ----
+What is recognised of a bucket on one rank, and of it on another, is not the same:
+
+    rank 0 | holds(names=t.w+a.w+b.w,sizes=8+8+8)@t.py:5  all_reduce(24)@t.py:8
+           | gradients(step=1,prints=4+5+6,weights=7+8+9,passes=1,moved=24)@t.py:9
+           | sent(step=1,positions=1,calls=1,own=1,sent=1,factors=1)@t.py:8  exit=0
+    rank 1 | holds(names=t.w+a.w+b.w,sizes=8+8+8)@t.py:5  all_reduce(24)@t.py:8
+           | gradients(step=1,prints=4+5+6,weights=7+8+9,passes=1,moved=24)@t.py:9
+           | sent(step=1,positions=2,calls=1,own=3,sent=3,factors=1)@t.py:8  exit=0
+
 Different lines, in no order that crosses:
 
     rank 0 | all_reduce(4)@train.py:3  all_reduce(4)@train.py:4  exit=0
@@ -86,7 +104,8 @@ A rank without a journal may be the one that strayed:
 Remedy
 ------
 Iterate in one order on all ranks: `sorted(...)` over names, never over a set, a
-directory listing or anything a per-rank seed has shuffled.
+directory listing or anything a per-rank seed has shuffled. Of averages by hand, send
+zeros for a parameter without a gradient: `if p.grad is None` is not so on all ranks.
 
 Known problems
 --------------
@@ -140,10 +159,13 @@ def _sentence(
             + ", …" * (len(names) > _MOST_NAMES)
             for ranks, names in swap.brought
         )
+        how = "they send them in orders of their own"
+        if swap.alone:
+            how = "each leaves out parameters that others send, as those it did not use"
         return (
             f"At {swap.where} ranks bring the gradients of different parameters "
-            f"({brought}), at step {swap.step}: they send them in orders of their own, "
-            "and what belongs to different parameters was combined without an error."
+            f"({brought}), at step {swap.step}: {how}, and what belongs to different "
+            "parameters was combined without an error."
         )
     if isinstance(swap, LoopOrders):
         return (

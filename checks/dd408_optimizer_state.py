@@ -24,6 +24,11 @@ The same, of ranks that were killed before they told of each step:
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=8)@t.py:9  weights(step=2,prints=2,gradients=6,states=9)@t.py:9
     rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=0)@t.py:9  weights(step=2,prints=4,gradients=6,states=7)@t.py:9
 
+Rank 0 alone restores it, and the learning rate that is in it:
+
+    rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  loaded(state)@t.py:7  weights(step=1,prints=1,gradients=5,states=8,settings=3)@t.py:9  weights(step=2,prints=2,gradients=6,states=9,settings=3)@t.py:9  trail(before=1+2,gradients=5+6,after=2+3)
+    rank 1 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=1,prints=1,gradients=5,states=0,settings=4)@t.py:9  weights(step=2,prints=4,gradients=6,states=7,settings=4)@t.py:9  trail(before=1+4,gradients=5+6,after=4+5)
+
 Rank 1 clears the state that all have built up:
 
     rank 0 | trained(names=w,numels=6,wrapped)@t.py:4  optimised(kind=Adam)@t.py:6  weights(prints=1)@t.py:5  weights(step=2,prints=1,gradients=5,states=8)@t.py:9  weights(step=3,prints=2,gradients=6,states=9)@t.py:9  trail(before=7+1+2,gradients=4+5+6,after=1+2+3)

@@ -130,6 +130,11 @@ from distdoctor.analysis.optimizer_step.unequal_hyperparameters import (
     unequal_arguments,
     unlike_ways,
 )
+from distdoctor.analysis.replicas.replica_divergence import (
+    DivergenceCause,
+    loaded_by_some,
+    replica_divergences,
+)
 from distdoctor.analysis.source.rank_origins import origins
 from distdoctor.model.events import Event, Place
 from distdoctor.model.findings import Finding, Location, Role, Severity
@@ -145,8 +150,16 @@ NEEDS = (Hyperparameters,)
 
 def examine(run: Run) -> Iterator[Finding]:
     """Optimizers whose settings are not the same on all ranks of a model."""
+    # Who loads an optimizer's state has its settings with it: the state is told.
+    loaded = {
+        parting.ranks
+        for parting in replica_divergences(run)
+        if parting.cause is DivergenceCause.STATE
+        and loaded_by_some(parting.seen, parting.step)
+    }
     for one in differing(run):
-        yield _finding(run, one)
+        if one.ranks not in loaded:
+            yield _finding(run, one)
     require_whole(run)
 
 

@@ -36,8 +36,18 @@ times factor is one bound:
     rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.25)@t.py:9  scaled_shards(step=2,norm=2,factor=.5)@t.py:9
     rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=.5)@t.py:9  scaled_shards(step=2,norm=.5,factor=1)@t.py:9
 
+The bound moves, and each rank has its own; what is longer is shortened:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=1)@t.py:9  scaled_shards(step=2,norm=3,factor=.8)@t.py:9  scaled_shards(step=3,norm=1,factor=1)@t.py:9
+
 Well
 ----
+The bound moves, and is one of all ranks:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=.75)@t.py:9  scaled_shards(step=2,norm=3,factor=1)@t.py:9  scaled_shards(step=3,norm=1,factor=.7)@t.py:9
+
 Clipped by hand, by the norm of all:
 
     rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.2)@t.py:9  scaled_shards(step=2,norm=2,factor=.4)@t.py:9
@@ -105,7 +115,7 @@ from collections.abc import Iterator
 from distdoctor.analysis.causes import capital
 from distdoctor.analysis.evidence import require_whole
 from distdoctor.analysis.gradients.partial_norms import partial_norms
-from distdoctor.model.findings import Finding, Location, Role, Severity
+from distdoctor.model.findings import Certainty, Finding, Location, Role, Severity
 from distdoctor.model.observations.gradients import Holds
 from distdoctor.model.run import Run, named
 
@@ -123,16 +133,28 @@ def examine(run: Run) -> Iterator[Finding]:
         norms = ", ".join(f"{norm:.3g}" for norm in one.norms[:_MOST_NORMS])
         more = ", …" if len(one.ranks) > _MOST_NORMS else ""
         part = "its shard" if one.sharded else "its part of the model"
-        looks = f"{one.of} {'steps' if one.by_hand else 'clips'}"
+        looks = f"{one.of} {'steps' if one.factors else 'clips'}"
+        often = f"differed in {one.times} of {looks} that were looked at"
+        if one.bound is None:
+            factors = ", ".join(f"{each:.3g}" for each in one.factors[:_MOST_NORMS])
+            story = (
+                f"{who} shorten the shards of one gradient each by a factor of its own "
+                f"({factors}{more} at first, for norms of {norms}{more}), as a clip by "
+                f"the norm of {part} alone does; they {often}"
+            )
+        else:
+            story = (
+                f"{who} clip gradients to {one.bound:.3g}, each by the norm of {part} "
+                f"alone: these were {norms}{more} at first, and {often}"
+            )
         yield Finding(
-            message=f"{who} clip gradients to {one.bound:.3g}, each "
-            f"by the norm of {part} alone: these were {norms}{more} at first, and "
-            f"differed in {one.times} of {looks} that were looked at",
+            message=story,
             exhibits=one.seen,
             locations=tuple(
                 Location(place, one.ranks, Role.CULPRIT, "clips")
                 for place in one.places
             ),
+            certainty=Certainty.LIKELY if one.bound is None else Certainty.PROVED,
             details={"bound": one.bound, "norms": [*one.norms]},
         )
     require_whole(run)

@@ -109,17 +109,22 @@ def _raised(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Raised]:
 
 
 def _is_told(failure: Failure, verdicts: Sequence[Verdict]) -> bool:
-    """Whether a finding tells of an exception that was raised to tell of it.
+    """Whether a finding rests on an exception, or one was raised to tell of a finding.
 
-    Such an exception names the code, and says why in the words of what was observed.
+    The latter names the code, and says why in the words of what was observed.
     """
     return any(
-        f"({verdict.code})" in failure.message and why in failure.message
+        exhibit == failure
+        or (
+            isinstance(exhibit, Property)
+            and bool(why := exhibit.why)
+            and f"({verdict.code})" in failure.message
+            and why in failure.message
+        )
         for verdict in verdicts
         if isinstance(verdict, Sick)
         for finding in verdict.findings
         for exhibit in finding.exhibits
-        if isinstance(exhibit, Property) and (why := exhibit.why)
     )
 
 

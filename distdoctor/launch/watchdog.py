@@ -33,7 +33,7 @@ PATIENT_S = 0.5  # what only gives, as a send, may be slow to be taken
 RESTART_S = 35.0  # for a launcher to start all anew; torchrun gives ranks 30 to end
 MEETING_S = 70.0
 """Seconds for ranks that have all come to find each other: of a crowded machine a
-request to connect may be lost, and Linux sends it again after 1, 3, 7, 15, 31 and 63."""
+request to connect may be lost; Linux sends it again after 1, 3, 7, 15, 31 and 63."""
 ASK_EVERY_S = 1.0  # for the processor time of all ranks
 REFUSED_S = 10.0  # for the rest of a group to arrive at a refused call
 

@@ -36,11 +36,13 @@ class GradientOrders:
         where: The call, in the group's sequence.
         step: Of the optimizer.
         brought: Ranks, and names of parameters.
+        alone: Ranks sent gradients of parameters for which others sent none.
     """
 
     where: str
     step: int
     brought: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]
+    alone: bool = False
 
 
 def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
@@ -62,9 +64,13 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         for look in chapter.looks:
             carried = _carried(run, group, columns, look)
             for ordinal in sorted(carried):
-                if _are_crossed(carried, ordinal, chapter, look):
+                at = int(np.searchsorted(alignment.ordinals, ordinal))
+                calls = calls_at(run, alignment.meeting(run, at))
+                if _are_crossed(carried, ordinal, calls, chapter, look):
+                    brought = carried[ordinal]
+                    alone = _are_alone(carried)
                     yield _divergence(
-                        run, alignment, ordinal, carried[ordinal], chapter, look
+                        group, ordinal, calls, brought, chapter, look, alone
                     )
                     return
 
@@ -112,14 +118,23 @@ def _of_rank(
     return found
 
 
-def _are_crossed(carried: _Carried, ordinal: int, chapter: Chapter, look: Look) -> bool:
+def _are_crossed(
+    carried: _Carried,
+    ordinal: int,
+    calls: Mapping[int, Call],
+    chapter: Chapter,
+    look: Look,
+) -> bool:
     """Whether what ranks brought to a call has nothing in common, and went wrong.
 
-    Ranks with other gradients than each other, after they were to be averaged.
+    Ranks with other gradients than each other, after they were to be averaged. That it
+    is not another part of one bucket is told by a rank that brought the same elsewhere,
+    or by the sizes: the call of each has just what was recognised.
     """
     brought = carried[ordinal]
     if not _is_apart(brought.values()):
         return False
+    whole = _are_whole(brought, calls, chapter)
     prints = look.prints()
     for rank, positions in brought.items():
         elsewhere = {
@@ -132,9 +147,32 @@ def _are_crossed(carried: _Carried, ordinal: int, chapter: Chapter, look: Look) 
         }
         ranks = [chapter.ranks.index(one) for one in brought]
         used = prints[np.ix_(ranks, positions)]
-        if elsewhere & {*positions} and bool((used != used[0]).any()):
+        crossed = whole or not elsewhere.isdisjoint(positions)
+        if crossed and bool((used != used[0]).any()):
             return True
     return False
+
+
+def _are_whole(
+    brought: Mapping[int, tuple[int, ...]], calls: Mapping[int, Call], chapter: Chapter
+) -> bool:
+    """Whether these parameters are all that the calls of the ranks have room for."""
+    sizes = chapter.holds[0].sizes
+    return all(
+        rank in calls
+        and sum(sizes[one] for one in positions)
+        == sum(tensor.numel for tensor in calls[rank].tensors)
+        for rank, positions in brought.items()
+    )
+
+
+def _are_alone(carried: _Carried) -> bool:
+    """Whether ranks sent what others did not, for they leave out what was not used."""
+    by_rank: dict[int, set[int]] = {}
+    for brought in carried.values():
+        for rank, positions in brought.items():
+            by_rank.setdefault(rank, set()).update(positions)
+    return len(set(map(frozenset, by_rank.values()))) > 1
 
 
 def _is_apart(brought: Iterable[tuple[int, ...]]) -> bool:
@@ -143,27 +181,25 @@ def _is_apart(brought: Iterable[tuple[int, ...]]) -> bool:
 
 
 def _divergence(
-    run: Run,
-    alignment: Alignment,
+    group: Group,
     ordinal: int,
+    calls: Mapping[int, Call],
     brought: Mapping[int, tuple[int, ...]],
     chapter: Chapter,
     look: Look,
+    alone: bool,
 ) -> Divergence:
     camps: dict[tuple[int, ...], list[int]] = {}
     for rank, positions in sorted(brought.items()):
         camps.setdefault(positions, []).append(rank)
     most = max(camps.values(), key=len)
     odd = tuple(sorted({*brought} - {*most}))
-    culprits = odd if len(most) > len(odd) else ()
-    group = alignment.group
-    at = int(np.searchsorted(alignment.ordinals, ordinal))
-    calls = calls_at(run, alignment.meeting(run, at))
+    culprits = odd if len(most) > len(odd) and not alone else ()
     return Divergence(
         why=Cause.ORDER,
         group=group,
         ordinal=ordinal,
-        calls=calls,
+        calls=dict(calls),
         culprits=culprits,
         victims=tuple(sorted(calls.keys() - {*culprits})),
         certainty=Certainty.LIKELY,
@@ -175,6 +211,7 @@ def _divergence(
                 (tuple(ranks), tuple(chapter.names[n] for n in positions))
                 for positions, ranks in camps.items()
             ),
+            alone,
         ),
     )
 

@@ -30,24 +30,25 @@ class PartialNorms:
     Attributes:
         ranks: Who clips.
         norms: Of each of them, the first time.
-        bound: That they clip to.
+        bound: That they clip to; None: it moves, and is not alike on the ranks.
         seen: What was told of that time, by rank.
         places: Lines that clip, as far as known.
         times: How often that was seen.
         of: How many times all ranks clipped.
         sharded: FSDP has a part of each parameter on each rank.
-        by_hand: No function of torch clipped: what it did to gradients was seen.
+        factors: Of each of them, the first time, where no function of torch clipped:
+            what its shards were multiplied by.
     """
 
     ranks: tuple[int, ...]
     norms: tuple[float, ...]
-    bound: float
+    bound: float | None
     seen: tuple[Event, ...]
     places: tuple[Place, ...]
     times: int
     of: int
     sharded: bool
-    by_hand: bool = False
+    factors: tuple[float, ...] = ()
 
 
 def partial_norms(run: Run) -> Iterator[PartialNorms]:
@@ -106,7 +107,8 @@ def _by_hand(run: Run) -> Iterator[PartialNorms]:
     """Optimizers whose shards each rank multiplied by a factor of its own.
 
     It is a clip by the norm of what is there where norm times factor is the same on all
-    ranks that multiplied, whenever they did, and the norms are not.
+    ranks that multiplied, whenever they did, and the norms are not; or where factors
+    that only ever shorten are others from step to step, and so is the bound.
     """
     by_step: dict[tuple[int, int], list[ScaledShards]] = {}
     for rank in run.seen:
@@ -117,23 +119,12 @@ def _by_hand(run: Run) -> Iterator[PartialNorms]:
         if len(several) == run.world_size > 1:
             by_optimizer.setdefault(optimizer, []).append(several)
     for looks in by_optimizer.values():
-        bounds = [
-            one.norm * one.factor
-            for several in looks
-            for one in several
-            if one.factor < 1 - _ALIKE
-        ]
         apart = [several for several in looks if _is_apart(several)]
-        if len(apart) < LEAST_LOOKS or max(bounds) > min(bounds) * (1 + _ALIKE):
+        if not apart:
             continue
-        bound = max(bounds)
-        if any(
-            one.norm > bound * (1 + _ALIKE)
-            for several in looks
-            for one in several
-            if one.factor >= 1 - _ALIKE
-        ):
-            continue  # it would have been clipped as well
+        bound = _bound(looks) if len(apart) >= LEAST_LOOKS else None
+        if bound is None and not _shortens(looks):
+            continue
         first = tuple(apart[0])
         known = computed_norms(program_of(run)) if run.sources else []
         yield PartialNorms(
@@ -145,8 +136,33 @@ def _by_hand(run: Run) -> Iterator[PartialNorms]:
             times=len(apart),
             of=len(looks),
             sharded=True,
-            by_hand=True,
+            factors=tuple(one.factor for one in first),
         )
+
+
+def _bound(looks: Sequence[Sequence[ScaledShards]]) -> float | None:
+    """To which all clipped, whenever a norm was beyond it; None: there is none."""
+    every = [one for several in looks for one in several]
+    bounds = [one.norm * one.factor for one in every if one.factor < 1 - _ALIKE]
+    bound = max(bounds)
+    if bound > min(bounds) * (1 + _ALIKE):
+        return None
+    if any(
+        one.norm > bound * (1 + _ALIKE) for one in every if one.factor >= 1 - _ALIKE
+    ):
+        return None  # it would have been clipped as well
+    return bound
+
+
+def _shortens(looks: Sequence[Sequence[ScaledShards]]) -> bool:
+    """Whether gradients were never made longer, and shorter by no constant factor."""
+    of_ranks: dict[int, list[float]] = {}
+    for several in looks:
+        for one in several:
+            of_ranks.setdefault(one.rank, []).append(one.factor)
+    return all(max(factors) < 1 + _ALIKE for factors in of_ranks.values()) and any(
+        max(factors) > min(factors) * (1 + _CLEARLY) for factors in of_ranks.values()
+    )
 
 
 def _is_apart(several: Sequence[ScaledShards]) -> bool:

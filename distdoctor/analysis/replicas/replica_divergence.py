@@ -377,13 +377,16 @@ def _by_the_step(
             return ReplicaDivergence(
                 DivergenceCause.GRADIENTS, ranks, seen, step, (), names, wrapped
             )
-        if len({one.settings for one in weights.values()}) > 1:
+        states = {rank: hash(one.states) for rank, one in weights.items()}
+        # After the step another state may be what came of it.
+        apart = next_known == step and len(set(states.values())) > 1
+        if len({one.settings for one in weights.values()}) > 1 and not (
+            apart and loaded_by_some(seen, step)  # settings are a part of what it loads
+        ):
             return ReplicaDivergence(
                 DivergenceCause.SETTINGS, ranks, seen, step, (), names, wrapped
             )
-        states = {rank: hash(one.states) for rank, one in weights.items()}
-        # After the step another state may be what came of it.
-        if next_known == step and len(set(states.values())) > 1:
+        if apart:
             having = {rank for rank in ranks if any(weights[rank].states)}
             culprits = _odd(states, ranks)
             if having != set(ranks):
@@ -394,6 +397,21 @@ def _by_the_step(
     return ReplicaDivergence(
         DivergenceCause.STEP, ranks, seen, step, (), names, wrapped
     )
+
+
+def loaded_by_some(seen: Mapping[int, WeightHistory], step: int) -> bool:
+    """Whether some of the ranks loaded a state of the optimizer, and others none.
+
+    Args:
+        seen: By rank, what is known of the model.
+        step: Before which, from 1.
+    """
+    loading = {
+        rank
+        for rank, one in seen.items()
+        if any(load.state and load.steps < step for load in one.loaded)
+    }
+    return 0 < len(loading) < len(seen)
 
 
 def _without_state(

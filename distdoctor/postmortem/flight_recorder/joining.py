@@ -177,7 +177,7 @@ def _join(
 ) -> None:
     last, entries = rows[-1], part.entries
     if is_message[last]:
-        part.batched[rows] = True
+        part.batched[rows] = len(rows) - int(closes[last]) > 1  # one is in no company
         if closes[last]:
             entries["state"][rows] = entries["state"][last]
             entries["retired"][rows] = entries["retired"][last]

@@ -35,6 +35,10 @@ _OF_A_PEER = "remote process exited or there was a network error"
 """What NCCL says where the connection to a peer broke (`ncclRemoteError`)."""
 
 
+_OF_A_DEVICE = "CUDA error: "
+"""What torch says where a call of CUDA failed, as of a kernel that crashed before."""
+
+
 @dataclass(slots=True)
 class HeardRank:
     """What was heard of one rank.
@@ -50,6 +54,7 @@ class HeardRank:
         joined: It had joined the job.
         overrun: Gloo ended it, for a peer's message was larger than it had room for.
         cut_off: What NCCL said of a peer, by which its watchdog ended it; "": nothing.
+        broken: What CUDA said of its own device, by which it did; "": nothing.
     """
 
     raised: list[Heard] = field(default_factory=list)
@@ -62,6 +67,7 @@ class HeardRank:
     joined: bool = False
     overrun: bool = False
     cut_off: str = ""
+    broken: str = ""
 
 
 def is_secondary(heard: Heard) -> bool:
@@ -139,6 +145,7 @@ class HeardRanks:
             or self.stalled
             or any(
                 one.status
+                or one.broken
                 or one.timeouts
                 or one.barrier
                 or any(heard.ends or is_secondary(heard) for heard in one.raised)
@@ -178,7 +185,7 @@ class HeardRanks:
             case WorkerEnd():
                 self._take_end(what)
             case says.WatchdogTimeout() | says.WatchdogStatus() | says.WatchdogError():
-                self._take_watchdog(what, rank)
+                self._take_watchdog(heard, what, rank)
             case says.WorkerFailed():
                 self._failed_locals[what.local] = what.status
                 if what.pid >= 0:
@@ -200,11 +207,12 @@ class HeardRanks:
 
     def _take_watchdog(
         self,
+        heard: Heard,
         what: says.WatchdogTimeout | says.WatchdogStatus | says.WatchdogError,
         rank: int,
     ) -> None:
-        if rank < 0 and not what.group:
-            rank = what.group_rank
+        if heard.rank < 0 and not what.group:
+            rank = what.group_rank  # a local rank is that of several hosts
         if rank < 0:
             return
         one = self._of(rank)
@@ -215,6 +223,8 @@ class HeardRanks:
                 one.enqueued[what.group] = what.enqueued
             case says.WatchdogError() if _OF_A_PEER in what.why:
                 one.cut_off = what.why
+            case says.WatchdogError() if what.why.startswith(_OF_A_DEVICE):
+                one.broken = one.broken or what.why
 
     def _take_stuck(
         self,

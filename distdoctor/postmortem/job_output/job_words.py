@@ -47,12 +47,12 @@ class WatchdogStatus:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogError:
-    """A rank's watchdog ended the process, for a call of NCCL had failed.
+    """A rank's watchdog ended the process, for a call of NCCL or CUDA had failed.
 
     Attributes:
         group_rank: The rank in the group.
         group: The group, as the line names it; empty: it does not.
-        why: What NCCL said.
+        why: What NCCL or CUDA said, and which of them.
     """
 
     group_rank: int

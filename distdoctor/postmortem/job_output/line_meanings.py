@@ -49,7 +49,7 @@ _STATUS = re.compile(
 )
 _WATCHDOG_ERROR = re.compile(
     _WHO + r".{0,200}?watchdog thread terminated with exception: "
-    r"(?P<why>NCCL error: .{1,200})"
+    r"(?P<why>(?:NCCL|CUDA) error: .{1,200})"
 )
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<code>-?\d{1,4})\) local_rank: (?P<local>\d{1,5}) "
@@ -397,7 +397,7 @@ def _restarted(text: str) -> Said | None:
 _READ = (
     ("Watchdog caught", _watchdog),
     ("ast enqueued", _status),
-    ("terminated with exception: NCCL", _watchdog_error),
+    ("watchdog thread terminated with exception: ", _watchdog_error),
     ("(exitcode: ", _failed),
     ("closing signal", _stopping),
     ("Terminating process", _stopping),

@@ -39,6 +39,9 @@ from distdoctor.postmortem.job_output.printed_tracebacks import PrintedException
 
 _KILLED, _ABORTED = BY_SIGNAL + 9, BY_SIGNAL + 6
 
+_BACKEND_ERROR = "DistBackendError"
+"""By which a watchdog ends its process."""
+
 _BY_OTHERS = {BY_SIGNAL + n for n in (1, 2, 15)}
 """Signals by which launchers and people end a job: SIGHUP, SIGINT, SIGTERM."""
 
@@ -203,6 +206,8 @@ class _Telling:
 
     def _end(self, rank: int, one: HeardRank, fatal: Heard | None) -> Iterable[Event]:
         status = one.status
+        if status is None and one.broken:
+            status = _ABORTED
         if status is None:
             if fatal is not None:
                 yield Ended(rank=rank, status=1)
@@ -210,7 +215,9 @@ class _Telling:
         stopped = one.stopped or status in _BY_OTHERS
         stopped |= bool(self.heard.cancelled) and status == _KILLED and not one.starved
         if fatal is None and not stopped:
-            if status == _ABORTED and (why := self._why_aborted(one)):
+            if status == _ABORTED and one.broken:
+                yield Failure(rank=rank, error=_BACKEND_ERROR, message=one.broken)
+            elif status == _ABORTED and (why := self._why_aborted(one)):
                 error, message = why
                 yield Failure(
                     rank=rank, error=error, message=message[:500], secondary=True
@@ -241,10 +248,10 @@ class _Telling:
     def _why_aborted(self, one: HeardRank) -> tuple[str, str] | None:
         """Why a rank aborted itself, if a peer was the reason."""
         if one.cut_off:
-            return "DistBackendError", f"its watchdog ended the process: {one.cut_off}"
+            return _BACKEND_ERROR, f"its watchdog ended the process: {one.cut_off}"
         if one.timeouts or any(other.timeouts for other in self.ranks.values()):
             return (
-                "DistBackendError",
+                _BACKEND_ERROR,
                 "its watchdog ended the process: a call timed out",
             )
         if self.heard.sizes_unlike is not None:

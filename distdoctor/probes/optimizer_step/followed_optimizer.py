@@ -201,8 +201,11 @@ class Followed:
         numbers = {(old[2], new[2]) for old, new in pairs if old and new}
         ratios = [old / (new * scale) for old, new in numbers if old and new]
         if exchanged:  # what other ranks had is in them, too
-            far = scale if scale > _TELLING else 0.0
-            return bool(far) and any(abs(ratio) > far**-0.5 for ratio in ratios)
+            if scale <= _TELLING or not ratios:
+                return False
+            # One average may be next to nothing by chance; several are not at once.
+            least = scale ** (-0.5 if len(ratios) > 1 else -0.25)
+            return all(abs(ratio) > least for ratio in ratios)
         return any(
             isclose(ratio, 1.0, rel_tol=_CLOSE)
             or (

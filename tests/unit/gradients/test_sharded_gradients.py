@@ -1,5 +1,6 @@
 """Gradients of which only a part lies here: what is seen to be added to them."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,3 +57,24 @@ def test_a_plain_gradient_is_its_own_part() -> None:
     assert gradient_of(parameter) is None
     parameter.grad = torch.ones(4)
     assert gradient_of(parameter) is parameter.grad
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "divided"),
+    [
+        # Averages over two ranks, of scaled gradients.
+        ((800.0, -64.0, 5.0), (790.0, -30.0, 0.01), False),  # two ranks all but cancel
+        ((800.0,), (1.0,), False),
+        # Averages that were divided by the scale as well.
+        ((800.0, -64.0, 5.0), (0.05, -0.002, 0.0004), True),
+        ((800.0,), (0.05,), True),
+        ((float("inf"), -64.0), (float("inf"), -30.0), False),
+    ],
+)
+def test_an_average_is_not_taken_for_a_division(
+    before: Sequence[float], after: Sequence[float], divided: bool, parameter: Tensor
+) -> None:
+    one = followed(parameter)
+    one.seen = [(n, 1, number) for n, number in enumerate(after)]
+    was = [(n, 0, number) for n, number in enumerate(before)]
+    assert one.is_divided(was, 16384.0, exchanged=True) is divided

@@ -364,6 +364,29 @@ def test_whom_a_peer_cut_off_did_not_die_by_itself(tmp_path: Path) -> None:
     assert findings_in(report_on(tmp_path)) == [("DD202", (1,))]
 
 
+def test_a_device_that_failed_under_its_watchdog_is_the_cause(tmp_path: Path) -> None:
+    """Of two hosts, the prefix of a template has a local rank, torch its rank."""
+    why = (
+        "[PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread "
+        "terminated with exception: CUDA error: uncorrectable ECC error encountered"
+    )
+    failed = [
+        f"[rank2]:[E1114 22:55:02.000000471 ProcessGroupNCCL.cpp:1896] {why}",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        f"  what():  {why}",
+    ]
+    (tmp_path / "b.log").write_text("".join(f"[default0]:{one}\n" for one in failed))
+    waited = [
+        f"[default{rank}]:{line}"
+        for rank in (0, 1)
+        for line in watchdog(rank, 31).splitlines()
+    ]
+    (tmp_path / "a.log").write_text("\n".join(waited) + "\n")
+    report = report_on(tmp_path)
+    assert findings_in(report) == [("DD202", (2,))]
+    assert report.raised == []
+
+
 def test_torchs_own_mark_is_seen_behind_that_of_a_template(tmp_path: Path) -> None:
     """Under a template, what torch's hook prints of an end has two marks."""
     lines = [f"[rank{rank}]:step {n}" for n in range(4) for rank in range(3)]
