@@ -55,8 +55,8 @@ class Job:
         groups: Members by name; "0" has all.
         steps: By rank.
         lists: By rank and name, another list of members that it believes in.
-        in_order: A device begins a collective when those that it was given before are
-            over, on whatever group.
+        in_order: A device begins a call when those that it was given before are over,
+            on whatever group.
     """
 
     world: int
@@ -184,14 +184,20 @@ class Simulation:
         call = _Call(rank, step, ordinal, number, op_id, self._clock[rank])
         self.calls[rank].append(call)
         if message:
-            self._message(call)
+            moved = self._message(call)
         else:
             self._met.setdefault((step.group, ordinal), {})[rank] = call
             moved = self._advance(step.group)
-            while moved and self._job.in_order:  # what was behind may begin
-                moved = any(self._advance(group) for group in self._job.groups)
+        while moved and self._job.in_order:  # what was behind may begin
+            moved = any(self._advance(group) for group in self._job.groups)
+            moved |= any(
+                self._message(one)
+                for calls in self.calls.values()
+                for one in calls
+                if one.step.op in {"send", "recv"} and not one.ended
+            )
 
-    def _message(self, call: _Call) -> None:
+    def _message(self, call: _Call) -> bool:
         ranks = self._job.groups[call.step.group]
         peer = ranks[call.step.peer]
         wanted = "recv" if call.step.op == "send" else "send"
@@ -202,9 +208,13 @@ class Simulation:
                 and other.step.group == call.step.group
                 and ranks[other.step.peer] == call.rank
             ):
-                if other.step.sizes == call.step.sizes:
-                    call.ended = other.ended = max(call.created, other.created) + 10**6
-                return
+                if other.step.sizes != call.step.sizes:
+                    return False
+                if not (self.begun(call) and self.begun(other)):
+                    return False
+                call.ended = other.ended = max(call.created, other.created) + 10**6
+                return True
+        return False
 
     def begun(self, call: _Call) -> bool:
         """Whether a call's device is at it."""
@@ -212,7 +222,7 @@ class Simulation:
             for other in self.calls[call.rank]:
                 if other is call:
                     break
-                if not other.ended and other.step.op not in {"send", "recv"}:
+                if not other.ended:
                     return False
         return True
 

@@ -112,6 +112,7 @@ from distdoctor.analysis.p2p.one_sided_messages import (
     OtherPeer,
     UnmetBatches,
     UntakenMessage,
+    UnusualPeer,
 )
 from distdoctor.analysis.sentences import sentence_of
 from distdoctor.model.events import Call
@@ -137,6 +138,7 @@ def _no_other_side(
     | OtherPeer
     | UnmetBatches
     | FirstExchange
+    | UnusualPeer
     | OddMessage,
 ) -> str:
     call = message.call
@@ -161,6 +163,11 @@ def _no_other_side(
             return (
                 f"{capital(_one_side(message))}: these two have not exchanged a "
                 "message before, and all others that wait for each other here have."
+            )
+        case UnusualPeer(usual=usual, place=place):
+            return (
+                f"{capital(_one_side(message))}: as message {place} behind a "
+                f"collective of its own it has named rank {usual} each time before."
             )
         case OddMessage(rank=rank, what=what, place=place, kept=True):
             return (
@@ -191,7 +198,9 @@ def _missing_side(message: MissingSide) -> str:
     return text
 
 
-def _one_side(message: OtherPeer | UnmetBatches | FirstExchange) -> str:
+def _one_side(
+    message: OtherPeer | UnmetBatches | FirstExchange | UnusualPeer,
+) -> str:
     """Who has which side of a message, and whom it waits for."""
     call, peer = message.call, message.peer
     if _sends(call):

@@ -38,7 +38,7 @@ from distdoctor.analysis.divergence.cascade_steps import (
 from distdoctor.analysis.divergence.first_faults import GroupCalls
 from distdoctor.analysis.failures.deaths import Death, MissedCalls, deaths
 from distdoctor.analysis.groups.member_lists import unlike_members
-from distdoctor.analysis.p2p.message_rhythm import by_rhythm
+from distdoctor.analysis.p2p.message_rhythm import by_rhythm, unusual_peers
 from distdoctor.analysis.p2p.one_sided_messages import OtherPeer
 from distdoctor.analysis.p2p.p2p_mismatch import p2p_mismatches
 from distdoctor.analysis.p2p.wrong_peers import is_out_of_habit
@@ -103,6 +103,9 @@ def _circles(run: Run) -> Iterator[Divergence]:
         moving = set(range(run.world_size)) - set(recorded.all)
         circles = circles_among(run, unreleased(recorded.all, moving))
         found = [one for one in circles if _is_misdirected(run, one)]
+        if circles and not found:
+            yield from unusual_peers(run)
+            return
     for one in found:
         if one.why is Cause.UNANSWERED:
             yield by_rhythm(run, one)

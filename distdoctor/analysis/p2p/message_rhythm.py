@@ -8,14 +8,17 @@ one with several messages that nobody answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.recorded_slips import PastCollective
 from distdoctor.analysis.p2p.messages import messages, peer_of
+from distdoctor.analysis.p2p.one_sided_messages import UnusualPeer
+from distdoctor.analysis.p2p.wrong_peers import is_missed, open_messages
 from distdoctor.model.events import Call
 from distdoctor.model.findings import Certainty
 from distdoctor.model.operations import OPERATIONS
@@ -115,6 +118,70 @@ def _excess(run: Run, rank: int) -> int:
         return 0
     usual = int(counts[0])
     return last - usual if usual and last != usual else 0
+
+
+def unusual_peers(run: Run) -> Iterator[Divergence]:
+    """Open messages to another peer than at this place between collectives before.
+
+    Args:
+        run: The run that is judged.
+
+    Yields:
+        At most one divergence; none where several ranks have such a message.
+    """
+    still = open_messages(run)
+    rows = sorted({int(run.calls["rank"][row]) for row in still})
+    found = [
+        one
+        for rank in rows
+        if (one := _unusual(run, rank, still)) is not None
+        and is_missed(run, one[0], still)
+    ]
+    if len(found) != 1:
+        return
+    ((row, usual, place),) = found
+    call, peer = run.call(row), peer_of(run, row)
+    if peer is None or usual == peer:
+        return
+    others = {int(run.calls["rank"][one]) for one in still} | {peer, usual}
+    yield Divergence(
+        why=Cause.UNANSWERED,
+        group=None,
+        ordinal=0,
+        calls={call.rank: call},
+        culprits=(call.rank,),
+        victims=tuple(sorted(others - {call.rank})),
+        certainty=Certainty.LIKELY,
+        facts=UnusualPeer(call, peer, usual, place),
+    )
+
+
+def _unusual(run: Run, rank: int, still: list[int]) -> tuple[int, int, int] | None:
+    """Of a rank: the message, the usual peer, and its place among those since then."""
+    mine = run.rows_of(rank)
+    part = run.calls[mine.start : mine.stop]
+    ends = np.flatnonzero(~_IS_MESSAGE[part["op"]])
+    if rank not in run.partial:  # its first call is there
+        ends = np.insert(ends, 0, -1)
+    if len(ends) and ends[-1] < len(part) - 1:
+        ends = np.append(ends, len(part))
+    spans = [(a + 1, b) for a, b in pairwise(ends.tolist()) if b > a + 1]
+    if len(spans) <= _HABIT:
+        return None
+    shapes = [part[["op", "group", "peer"]][a:b].tolist() for a, b in spans]
+    *before, last = shapes
+    usual = before[-1]
+    if before[-_HABIT:] != [usual] * _HABIT or len(last) > len(usual):
+        return None
+    unlike = [n for n, one in enumerate(last) if one != usual[n]]
+    if len(unlike) != 1:
+        return None
+    (n,) = unlike
+    row = mine.start + int(spans[-1][0]) + n
+    (op, group, _), (usual_op, usual_group, peer) = last[n], usual[n]
+    if row not in still or (op, group) != (usual_op, usual_group):
+        return None
+    return row, run.groups[group].ranks[peer], n + 1
 
 
 OPERATIONS_BY_NAME = {operation.name: operation for operation in OPERATIONS}

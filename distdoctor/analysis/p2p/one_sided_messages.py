@@ -93,6 +93,23 @@ class FirstExchange:
 
 
 @dataclass(frozen=True, slots=True)
+class UnusualPeer:
+    """A message to another peer than the rank named at this place each time before.
+
+    Attributes:
+        call: The send or receive.
+        peer: The rank that it names.
+        usual: The rank that it named before.
+        place: Of the message behind the rank's last collective, from 1.
+    """
+
+    call: Call
+    peer: int
+    usual: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
 class OddMessage:
     """A message without its other side, and what the source has for one rank alone.
 

@@ -57,18 +57,24 @@ def wrong_peers(run: Run) -> dict[int, WrongPeer]:
         Ranks that have one.
     """
     found: dict[int, WrongPeer] = {}
-    still = _open(run)
+    still = open_messages(run)
     for row in still:
         rank = int(run.calls["rank"][row])
-        if rank in found or not _is_missed(run, row, still):
+        if rank in found or not is_missed(run, row, still):
             continue
         if ways := _ways_of_others(run, row):
             found[rank] = WrongPeer(row, ways)
     return found
 
 
-def _is_missed(run: Run, row: int, still: list[int]) -> bool:
-    """Whether another than its peer has the other side of such a message open."""
+def is_missed(run: Run, row: int, still: list[int]) -> bool:
+    """Whether another than its peer has the other side of such a message open.
+
+    Args:
+        run: The run that is judged.
+        row: A send or a receive.
+        still: As from `open_messages`.
+    """
     calls, mine = run.calls, run.calls[row]
     return any(
         peer_of(run, other) == mine["rank"]
@@ -168,8 +174,15 @@ def _unanswered(
     )
 
 
-def _open(run: Run) -> list[int]:
-    """Messages with one side that have not ended, in the order of their ranks."""
+def open_messages(run: Run) -> list[int]:
+    """Messages with one side that have not ended, in the order of their ranks.
+
+    Args:
+        run: The run that is judged.
+
+    Returns:
+        Positions in `Run.calls`.
+    """
     known = messages(run)
     rows = np.concatenate([known.unreceived, known.unsent])
     still = np.isin(run.calls["state"][rows], [*BLOCKED, State.ISSUED])
@@ -217,7 +230,7 @@ def _in_batches(run: Run, circle: Sequence[Wait]) -> bool:
 
     Given together, they depend on no order.
     """
-    still = _open(run)
+    still = open_messages(run)
     for wait in circle:
         mine = [row for row in still if run.calls["rank"][row] == wait.rank]
         mine = [row for row in mine if run.calls["flags"][row] & BATCHED]

@@ -430,3 +430,36 @@ def test_a_rank_that_waits_before_its_second_group_closes_the_circle(
     waiting = _crossing(frozenset({1}), waits=True)
     job.steps[1] = waiting.steps[1]
     assert _found(tmp_path, _left(job)) == [("DD203", [1])]
+
+
+def _run_ahead(wrong: int | None) -> Job:
+    """Stages whose devices have all messages of a step, and an average behind them.
+
+    In its third step the middle stage gets one gradient from the stage `wrong`.
+    """
+    groups: dict[str, tuple[int, ...]] = {"0": (0, 1, 2), "dp": (0, 1, 2)}
+    by_rank: dict[int, list[Step]] = {rank: [] for rank in range(3)}
+    for step in range(4):
+        for rank, mine in by_rank.items():
+            for _ in range(2):
+                mine += [_message("recv", rank - 1, 60)] * (rank > 0)
+                mine += [_message("send", rank + 1, 60)] * (rank < 2)
+            for micro in range(2):
+                after = wrong if (step, micro) == (3, 0) and rank == 1 else None
+                peer = rank + 1 if after is None else after
+                mine += [_message("recv", peer, 60)] * (rank < 2)
+                mine += [_message("send", rank - 1, 60)] * (rank > 0)
+            mine.append(all_reduce(32, group="dp", line=("step", 84)))
+            mine += [Step("wait")] * (step < 3)
+    return Job(3, groups, by_rank, in_order=True)
+
+
+def test_a_message_to_another_peer_than_each_time_before_is_told(
+    tmp_path: Path,
+) -> None:
+    assert _found(tmp_path / "sick", _left(_run_ahead(0))) == [("DD112", [1])]
+    assert _found(tmp_path / "well", _left(_run_ahead(None))) == []
+    for rounds in range(4, 24):
+        job = _run_ahead(None)
+        tops = dumps(job, Simulation(job, rounds, rounds), Style(), at_once=True)
+        assert _found(tmp_path / str(rounds), tops) == []
