@@ -38,8 +38,8 @@ times factor is one bound:
 
 The bound moves, and each rank has its own; what is longer is shortened:
 
-    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
-    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=1)@t.py:9  scaled_shards(step=2,norm=3,factor=.8)@t.py:9  scaled_shards(step=3,norm=1,factor=1)@t.py:9
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  reduce_scatter(4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  reduce_scatter(4)  scaled_shards(step=1,norm=2,factor=1)@t.py:9  scaled_shards(step=2,norm=3,factor=.8)@t.py:9  scaled_shards(step=3,norm=1,factor=1)@t.py:9
 
 Well
 ----
@@ -47,6 +47,11 @@ The bound moves, and is one of all ranks:
 
     rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
     rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=.75)@t.py:9  scaled_shards(step=2,norm=3,factor=1)@t.py:9  scaled_shards(step=3,norm=1,factor=.7)@t.py:9
+
+Each rank trains a model of its own, and clips as its bound moves:
+
+    rank 0 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=4,factor=.75)@t.py:9  scaled_shards(step=2,norm=2,factor=1)@t.py:9  scaled_shards(step=3,norm=5,factor=.7)@t.py:9
+    rank 1 | wrap=fsdp:w  holds(names=w,sizes=4)  scaled_shards(step=1,norm=2,factor=1)@t.py:9  scaled_shards(step=2,norm=3,factor=.8)@t.py:9  scaled_shards(step=3,norm=1,factor=1)@t.py:9
 
 Clipped by hand, by the norm of all:
 

@@ -14,6 +14,7 @@ from distdoctor.analysis.replicas.replica_sets import replicas
 from distdoctor.analysis.source.gradient_scaling import computed_norms
 from distdoctor.model.events import Event, Place
 from distdoctor.model.observations.gradients import NormClip, ScaledShards
+from distdoctor.model.operations import OPERATIONS
 from distdoctor.model.run import Run
 
 _ALIKE = 1e-3
@@ -108,8 +109,10 @@ def _by_hand(run: Run) -> Iterator[PartialNorms]:
 
     It is a clip by the norm of what is there where norm times factor is the same on all
     ranks that multiplied, whenever they did, and the norms are not; or where factors
-    that only ever shorten are others from step to step, and so is the bound.
+    that only ever shorten are others from step to step, and so is the bound, among
+    ranks that one gradient was scattered over: others may train a model of their own.
     """
+    groups = _scattering(run)
     by_step: dict[tuple[int, int], list[ScaledShards]] = {}
     for rank in run.seen:
         for one in run.of(ScaledShards, rank):
@@ -123,8 +126,10 @@ def _by_hand(run: Run) -> Iterator[PartialNorms]:
         if not apart:
             continue
         bound = _bound(looks) if len(apart) >= LEAST_LOOKS else None
-        if bound is None and not _shortens(looks):
-            continue
+        if bound is None:
+            apart = [several for several in apart if _is_apart_among(groups, several)]
+            if not apart or not _shortens(looks):
+                continue
         first = tuple(apart[0])
         known = computed_norms(program_of(run)) if run.sources else []
         yield PartialNorms(
@@ -152,6 +157,29 @@ def _bound(looks: Sequence[Sequence[ScaledShards]]) -> float | None:
     ):
         return None  # it would have been clipped as well
     return bound
+
+
+def _scattering(run: Run) -> list[frozenset[int]]:
+    """Groups over which something is reduced and scattered, as gradients are."""
+    if not run.has(ScaledShards):
+        return []
+    numbers = {
+        int(run.calls["group"][row])
+        for code, one in enumerate(OPERATIONS)
+        if one.name.startswith("reduce_scatter")
+        for row in run.with_op(code)
+    }
+    return [frozenset(run.groups[number].ranks) for number in sorted(numbers)]
+
+
+def _is_apart_among(
+    groups: Sequence[frozenset[int]], several: Sequence[ScaledShards]
+) -> bool:
+    return any(
+        _is_apart([one for one in several if one.rank in group])
+        for group in groups
+        if len(group) > 1
+    )
 
 
 def _shortens(looks: Sequence[Sequence[ScaledShards]]) -> bool:
