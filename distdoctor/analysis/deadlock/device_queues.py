@@ -35,8 +35,9 @@ def queued(run: Run, complete: Iterable[int]) -> list[Wait]:
     if not behind:
         return []
     at = set(first.values()).intersection(complete)
+    missing = {call: frozenset(ranks) for call, ranks in behind.items()}
     return [
-        Wait(key[0], row, frozenset(missing))
+        Wait(key[0], row, missing[key[1:]])
         for row, key in zip(rows, keys, strict=True)
-        if row in at and (missing := behind.get(key[1:]))
+        if row in at and key[1:] in missing
     ]

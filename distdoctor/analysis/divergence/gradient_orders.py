@@ -64,11 +64,13 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
         for look in chapter.looks:
             carried = _carried(run, group, columns, look)
             for ordinal in sorted(carried):
+                if not _is_apart(carried[ordinal].values()):
+                    continue
                 at = int(np.searchsorted(alignment.ordinals, ordinal))
                 calls = calls_at(run, alignment.meeting(run, at))
                 if _are_crossed(carried, ordinal, calls, chapter, look):
                     brought = carried[ordinal]
-                    alone = _are_alone(carried)
+                    alone = _are_alone(brought, columns, look)
                     yield _divergence(
                         group, ordinal, calls, brought, chapter, look, alone
                     )
@@ -125,15 +127,13 @@ def _are_crossed(
     chapter: Chapter,
     look: Look,
 ) -> bool:
-    """Whether what ranks brought to a call has nothing in common, and went wrong.
+    """Whether a call to which ranks brought nothing in common went wrong.
 
-    Ranks with other gradients than each other, after they were to be averaged. That it
-    is not another part of one bucket is told by a rank that brought the same elsewhere,
-    or by the sizes: the call of each has just what was recognised.
+    Ranks have other gradients than each other, that were to be averaged. That what they
+    brought is no other part of one bucket is told by a rank that brought the same
+    elsewhere, or by the sizes: the call of each has just what was recognised.
     """
     brought = carried[ordinal]
-    if not _is_apart(brought.values()):
-        return False
     whole = _are_whole(brought, calls, chapter)
     prints = look.prints()
     for rank, positions in brought.items():
@@ -166,13 +166,10 @@ def _are_whole(
     )
 
 
-def _are_alone(carried: _Carried) -> bool:
+def _are_alone(ranks: Iterable[int], columns: Mapping[int, int], look: Look) -> bool:
     """Whether ranks sent what others did not, for they leave out what was not used."""
-    by_rank: dict[int, set[int]] = {}
-    for brought in carried.values():
-        for rank, positions in brought.items():
-            by_rank.setdefault(rank, set()).update(positions)
-    return len(set(map(frozenset, by_rank.values()))) > 1
+    told = [look.sent[columns[rank]] for rank in ranks]
+    return len({frozenset(one.positions) for one in told if one is not None}) > 1
 
 
 def _is_apart(brought: Iterable[tuple[int, ...]]) -> bool:
