@@ -49,6 +49,21 @@ Each leaves out the parameters that its own batch did not use:
 
 Well
 ----
+Each two of three ranks share a layer, which their models have at other places:
+
+    group ab | 0 1
+    group bc | 1 2
+    group ca | 0 2
+    rank 0 | holds(names=0.w+1.w,sizes=8+8)@t.py:5  all_reduce(8)/ab@t.py:8  all_reduce(8)/ca@t.py:8
+           | gradients(step=1,prints=4+5,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=0+1,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+    rank 1 | holds(names=0.w+1.w,sizes=8+8)@t.py:5  all_reduce(8)/ab@t.py:8  all_reduce(8)/bc@t.py:8
+           | gradients(step=1,prints=6+4,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=1+0,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+    rank 2 | holds(names=0.w+1.w,sizes=8+8)@t.py:5  all_reduce(8)/bc@t.py:8  all_reduce(8)/ca@t.py:8
+           | gradients(step=1,prints=5+6,weights=7+8,passes=1,moved=16)@t.py:9
+           | sent(step=1,positions=1+0,calls=1+2,own=1+2,sent=1+2,factors=1+1)@t.py:8  exit=0
+
 What is recognised of a bucket on one rank, and of it on another, is not the same:
 
     rank 0 | holds(names=t.w+a.w+b.w,sizes=8+8+8)@t.py:5  all_reduce(24)@t.py:8

@@ -68,9 +68,13 @@ def gradients_crossed(run: Run, alignment: Alignment) -> Iterator[Divergence]:
                     continue
                 at = int(np.searchsorted(alignment.ordinals, ordinal))
                 calls = calls_at(run, alignment.meeting(run, at))
-                if _are_crossed(carried, ordinal, calls, chapter, look):
-                    brought = carried[ordinal]
-                    alone = _are_alone(brought, columns, look)
+                brought = carried[ordinal]
+                # Ranks that share layers in pairs may have them at other places.
+                alone = {*group.ranks} == {*chapter.ranks} and _are_alone(
+                    brought, columns, look
+                )
+                whole = alone and _are_whole(brought, calls, chapter, look)
+                if whole or _are_crossed(carried, ordinal, chapter, look):
                     yield _divergence(
                         group, ordinal, calls, brought, chapter, look, alone
                     )
@@ -120,22 +124,13 @@ def _of_rank(
     return found
 
 
-def _are_crossed(
-    carried: _Carried,
-    ordinal: int,
-    calls: Mapping[int, Call],
-    chapter: Chapter,
-    look: Look,
-) -> bool:
+def _are_crossed(carried: _Carried, ordinal: int, chapter: Chapter, look: Look) -> bool:
     """Whether a call to which ranks brought nothing in common went wrong.
 
-    Ranks have other gradients than each other, that were to be averaged. That what they
-    brought is no other part of one bucket is told by a rank that brought the same
-    elsewhere, or by the sizes: the call of each has just what was recognised.
+    Ranks have other gradients than each other, that were to be averaged, and what one
+    brought is no other part of a bucket: another brought the same elsewhere.
     """
     brought = carried[ordinal]
-    whole = _are_whole(brought, calls, chapter)
-    prints = look.prints()
     for rank, positions in brought.items():
         elsewhere = {
             one
@@ -145,20 +140,31 @@ def _are_crossed(
             if at != rank
             for one in ones
         }
-        ranks = [chapter.ranks.index(one) for one in brought]
-        used = prints[np.ix_(ranks, positions)]
-        crossed = whole or not elsewhere.isdisjoint(positions)
-        if crossed and bool((used != used[0]).any()):
+        if elsewhere & {*positions} and _are_unlike(brought, positions, chapter, look):
             return True
     return False
 
 
-def _are_whole(
-    brought: Mapping[int, tuple[int, ...]], calls: Mapping[int, Call], chapter: Chapter
+def _are_unlike(
+    ranks: Iterable[int], positions: tuple[int, ...], chapter: Chapter, look: Look
 ) -> bool:
-    """Whether these parameters are all that the calls of the ranks have room for."""
+    """Whether ranks used other gradients than each other for these parameters."""
+    rows = [chapter.ranks.index(one) for one in ranks]
+    used = look.prints()[np.ix_(rows, positions)]
+    return bool((used != used[0]).any())
+
+
+def _are_whole(
+    brought: Mapping[int, tuple[int, ...]],
+    calls: Mapping[int, Call],
+    chapter: Chapter,
+    look: Look,
+) -> bool:
+    """Whether these parameters are all that the calls have room for, and went wrong."""
     sizes = chapter.holds[0].sizes
-    return all(
+    return any(
+        _are_unlike(brought, positions, chapter, look) for positions in brought.values()
+    ) and all(
         rank in calls
         and sum(sizes[one] for one in positions)
         == sum(tensor.numel for tensor in calls[rank].tensors)
