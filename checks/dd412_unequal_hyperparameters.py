@@ -132,8 +132,8 @@ from distdoctor.analysis.optimizer_step.unequal_hyperparameters import (
 )
 from distdoctor.analysis.replicas.replica_divergence import (
     DivergenceCause,
-    loaded_by_some,
     replica_divergences,
+    state_loaded_by_some,
 )
 from distdoctor.analysis.source.rank_origins import origins
 from distdoctor.model.events import Event, Place
@@ -155,7 +155,7 @@ def examine(run: Run) -> Iterator[Finding]:
         parting.ranks
         for parting in replica_divergences(run)
         if parting.cause is DivergenceCause.STATE
-        and loaded_by_some(parting.seen, parting.step)
+        and state_loaded_by_some(parting.seen, parting.step)
     }
     for one in differing(run):
         if one.ranks not in loaded:

@@ -92,7 +92,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalls:
-    """Open collectives that devices were given, the first of a rank on each group.
+    """Open collectives that devices were given: a group's first, and those given up.
 
     Attributes:
         rows: Positions in `Run.calls`, ascending: by rank, and then as given.

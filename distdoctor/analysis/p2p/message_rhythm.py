@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distdoctor.analysis.causes import Cause, Divergence
 from distdoctor.analysis.divergence.recorded_slips import PastCollective
@@ -103,21 +104,25 @@ def _unanswered(run: Run, rank: int) -> int:
 
 def _excess(run: Run, rank: int) -> int:
     """Messages since, or before, a rank's last collective, beyond what is usual."""
-    mine = run.rows_of(rank)
-    is_message = _IS_MESSAGE[run.calls["op"][mine.start : mine.stop]]
-    ends = np.flatnonzero(~is_message)
-    if len(ends) < _HABIT:
+    ends = _collectives(run, rank)
+    if len(ends) <= _HABIT - (rank in run.partial):
         return 0
-    if rank not in run.partial:  # its first call is there
-        ends = np.insert(ends, 0, -1)
     counts = np.diff(ends) - 1
-    last = len(is_message) - 1 - int(ends[-1])
+    last = len(run.rows_of(rank)) - 1 - int(ends[-1])
     if last == 0:  # it stands in a collective
         counts, last = counts[:-1], int(counts[-1])
     if len(counts) < _HABIT or len(set(counts.tolist())) > 1:
         return 0
     usual = int(counts[0])
     return last - usual if usual and last != usual else 0
+
+
+def _collectives(run: Run, rank: int) -> NDArray[np.int64]:
+    """Positions among a rank's calls that bound its messages; -1 before the first."""
+    mine = run.rows_of(rank)
+    ends = np.flatnonzero(~_IS_MESSAGE[run.calls["op"][mine.start : mine.stop]])
+    is_whole = rank not in run.partial  # its first call is there
+    return np.insert(ends, 0, -1) if is_whole else ends
 
 
 def unusual_peers(run: Run) -> Iterator[Divergence]:
@@ -160,9 +165,7 @@ def _unusual(run: Run, rank: int, still: list[int]) -> tuple[int, int, int] | No
     """Of a rank: the message, the usual peer, and its place among those since then."""
     mine = run.rows_of(rank)
     part = run.calls[mine.start : mine.stop]
-    ends = np.flatnonzero(~_IS_MESSAGE[part["op"]])
-    if rank not in run.partial:  # its first call is there
-        ends = np.insert(ends, 0, -1)
+    ends = _collectives(run, rank)
     if len(ends) and ends[-1] < len(part) - 1:
         ends = np.append(ends, len(part))
     spans = [(a + 1, b) for a, b in pairwise(ends.tolist()) if b > a + 1]

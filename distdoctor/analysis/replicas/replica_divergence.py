@@ -381,7 +381,8 @@ def _by_the_step(
         # After the step another state may be what came of it.
         apart = next_known == step and len(set(states.values())) > 1
         if len({one.settings for one in weights.values()}) > 1 and not (
-            apart and loaded_by_some(seen, step)  # settings are a part of what it loads
+            apart
+            and state_loaded_by_some(seen, step)  # settings are a part of what it loads
         ):
             return ReplicaDivergence(
                 DivergenceCause.SETTINGS, ranks, seen, step, (), names, wrapped
@@ -399,7 +400,7 @@ def _by_the_step(
     )
 
 
-def loaded_by_some(seen: Mapping[int, WeightHistory], step: int) -> bool:
+def state_loaded_by_some(seen: Mapping[int, WeightHistory], step: int) -> bool:
     """Whether some of the ranks loaded a state of the optimizer, and others none.
 
     Args:
