@@ -58,12 +58,16 @@ Known problems
 That a rank is missing is proved only where all processes that could become one are
 known to have ended, as on one machine; ranks on other machines may still be on their
 way, and then the run is unknown. A firewall or a wrong interface between machines is
-not seen.
+not seen. PyTorch's store looks up the name of each process that connects, and serves
+nobody until a name server has answered: while one is asked, nothing is said here, and a
+remark of the report tells for how long.
 
 References
 ----------
 - pytorch: one node joins and waits, whatever the timeout –
   https://github.com/pytorch/pytorch/issues/41665
+- pytorch: the store waits for a name server –
+  https://github.com/pytorch/pytorch/issues/159007
 - torch.distributed: initialization –
   https://docs.pytorch.org/docs/stable/distributed.html
 """

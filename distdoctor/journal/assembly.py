@@ -499,7 +499,8 @@ def _quiet(manifest: Manifest) -> Quiet | None:
     still = manifest.still
     if still is None:
         return None
-    return Quiet(still.seconds, still.longest_before, frozenset(still.idle))
+    idle = frozenset(still.idle)
+    return Quiet(still.seconds, still.longest_before, idle, still.name_server)
 
 
 def _starved(manifest: Manifest) -> str:

@@ -97,6 +97,7 @@ class Still(msgspec.Struct, kw_only=True):
     seconds: Seconds
     longest_before: Seconds = 0.0  # of the times of quiet that had ended
     idle: list[Rank] = []  # ranks that lived, and did next to nothing meanwhile
+    name_server: str = ""  # for which a process of the job waited meanwhile
 
 
 class LostNode(msgspec.Struct, kw_only=True):

@@ -54,6 +54,14 @@ class JobLooks:
         states = [self._head.state(pid)[1] for pid in numbers]
         return max((state.restarts for state in states if state is not None), default=0)
 
+    def name_server(self, pids: Iterable[int]) -> str:
+        """The name server for which one of them, or who started it, waits; "": none."""
+        numbers = list(pids)
+        if asked := self._here.name_server(n for n in numbers if n < FIRST_OF_NODES):
+            return asked
+        there = (self._head.state(n)[1] for n in numbers if n >= FIRST_OF_NODES)
+        return next((one.name_server for one in there if one and one.name_server), "")
+
     def take(
         self, ranks: Sequence[tuple[int, int]], seconds: float
     ) -> list[StackSample]:

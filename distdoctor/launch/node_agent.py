@@ -263,6 +263,7 @@ class NodeAgent:
                     cpu_s=self._looks.used(pid)[1],
                     traffic=self._looks.traffic(pid) or 0,
                     restarts=self._looks.restarts_left([pid]),
+                    name_server=self._looks.name_server([pid]),
                 )
             )
         self._say(Census(time.monotonic_ns(), states, self._begun_ns))

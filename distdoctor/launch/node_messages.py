@@ -39,6 +39,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     cpu_s: float = 0.0  # with that of what it started
     traffic: int = 0  # bytes that it has read and written
     restarts: int = 0  # that its launcher has left
+    name_server: str = ""  # for which it, or who started it, waits
 
 
 class Census(_Message, frozen=True, tag="census"):

@@ -11,6 +11,7 @@ import psutil
 
 from distdoctor.journal.folder import StackSample
 from distdoctor.launch.elastic_restarts import restarts_left
+from distdoctor.launch.name_servers import name_server_of
 from distdoctor.launch.process_tree import lives
 from distdoctor.launch.stacks import StackTaker
 
@@ -33,6 +34,9 @@ class Looks(Protocol):
 
     def restarts_left(self, pids: Iterable[int]) -> int:
         """How many more times the launcher of these ranks would restart them."""
+
+    def name_server(self, pids: Iterable[int]) -> str:
+        """The name server for which one of them, or who started it, waits; "": none."""
 
     def take(
         self, ranks: Sequence[tuple[int, int]], seconds: float
@@ -81,6 +85,10 @@ class ProcessLooks:
     def restarts_left(self, pids: Iterable[int]) -> int:
         """How many more times the launcher of these ranks would restart them."""
         return restarts_left(pids)
+
+    def name_server(self, pids: Iterable[int]) -> str:
+        """The name server for which one of them, or who started it, waits; "": none."""
+        return name_server_of(pids)
 
     def take(
         self, ranks: Sequence[tuple[int, int]], seconds: float

@@ -217,6 +217,8 @@ class Watchdog:
         manifest.seconds = round(time.monotonic() - self.begun, 2)
         if self._looks.remark and self._samples:
             manifest.remarks.append(self._looks.remark)
+        if remark := self._stillness.remark():
+            manifest.remarks.append(remark)
         manifest.remarks.extend(_failures(folder))
         record.clear(folder)
         trim_record(folder)

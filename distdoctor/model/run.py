@@ -131,11 +131,13 @@ class Quiet:
         seconds: For how long.
         longest_before: The longest such time that had ended by itself, in seconds.
         idle: Ranks that used next to no processor time in it.
+        name_server: For which a process of the job waited meanwhile; empty: for none.
     """
 
     seconds: float
     longest_before: float = 0.0
     idle: Set[int] = frozenset()
+    name_server: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

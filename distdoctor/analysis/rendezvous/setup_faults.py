@@ -104,8 +104,8 @@ def joining(run: Run) -> Iterator[Divergence]:
     elif len(set(addresses.values())) > 1:
         culprits = _minority(addresses)
         fault = replace(fault, addresses=_values_in_words(addresses))
-    elif run.quiet is not None and run.quiet.seconds < STOOD_S:
-        return  # the last of them came just now
+    elif (still := run.quiet) and (still.seconds < STOOD_S or still.name_server):
+        return  # the last of them came just now, or the store answers slowly
     else:
         fault = replace(fault, address=next(iter(addresses.values()), ""))
     yield Divergence(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket as sockets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +20,15 @@ from distdoctor.journal.private_files import append_line
 from distdoctor.journal.reader import JournalReader
 from distdoctor.journal.writer import JournalWriter
 from distdoctor.launch import node_agent, node_head
+from distdoctor.launch.job_looks import JobLooks
 from distdoctor.launch.known_node import FIRST_OF_NODES
 from distdoctor.launch.node_agent import NodeAgent
 from distdoctor.launch.node_head import NodeHead
 from distdoctor.launch.node_messages import from_head, from_node
 from distdoctor.launch.node_sockets import HeadSocket, NodeSocket, new_token
 from distdoctor.launch.passed_variables import passing_on
+from distdoctor.launch.process_looks import ProcessLooks
+from distdoctor.launch.stacks import StackTaker
 
 TOKEN = new_token()
 SMALL = 4096 + 8192 + 64 * RECORD_BYTES
@@ -97,6 +101,22 @@ def test_what_a_rank_writes_comes_to_the_head(
     assert until(agent, head.is_quiet)
     assert not head.lives(pid)
     assert (there / EXITS_FILE).exists()
+
+
+def test_the_head_hears_who_waits_for_a_name_server(
+    head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+) -> None:
+    JournalWriter(folders[0], 3, 4, SMALL)
+    agent.meet(SOON_S)
+    path = folders[1] / "rank-3.0.journal"
+    assert until(agent, lambda: records(path) >= 0)
+    pid = JournalReader(path).header().pid
+    looks = JobLooks(ProcessLooks(StackTaker(folders[1])), head)
+    assert until(agent, lambda: head.state(pid)[1] is not None)
+    assert looks.name_server([pid]) == ""
+    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as asking:
+        asking.connect(("127.0.0.1", 53))
+        assert until(agent, lambda: looks.name_server([pid]) == "127.0.0.1")
 
 
 def test_the_head_asks_for_stacks_and_for_the_end(

@@ -134,6 +134,8 @@ def test_ranks_that_came_just_now_may_yet_find_each_other(
     run = sketch(f"rank 0 | {one}\nrank 1 | {one}\nnobody else")
     quiet = Quiet(seconds, idle=frozenset({0, 1}))
     assert len(divergences(replace(run, quiet=quiet))) == count
+    asking = replace(quiet, name_server="10.0.0.53")  # and the store waits for it
+    assert not divergences(replace(run, quiet=asking))
 
 
 def test_world_sizes_that_differ() -> None:
