@@ -25,6 +25,7 @@ class Communication:
 
     deed: Deed
     name: str  # as the user calls it
+    in_any_order: bool = False  # Horovod negotiates by name, and nobody waits there
 
 
 _TORCH = {
@@ -100,7 +101,7 @@ def communication(call: ast.Call, file: ProgramFile) -> Communication | None:
     if start.startswith("horovod."):
         of_set = any(one.arg in {"process_set", None} for one in call.keywords)
         if last in _HOROVOD and not of_set:
-            return Communication(Deed.COLLECTIVE, last)
+            return Communication(Deed.COLLECTIVE, last, "_async" in last)
         return None
     if isinstance(func, ast.Attribute) and name in _ACCELERATE:
         of = func.value

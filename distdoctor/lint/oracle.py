@@ -8,6 +8,8 @@ import re
 _DISTRIBUTED = re.compile(r"distributed|\bis_dist|\bddp\b|multi_gpu|world_size > 1")
 """Tests of whether a job is distributed: else it has no ranks that could part."""
 
+_SETTING = re.compile(r"[\w.]+( (==|in|is) .*['\"].*)?$|getattr\(")
+"""What was chosen for the whole run: by its name, or as one of some words."""
 
 _KEY = "_distdoctor_key"
 
@@ -40,6 +42,20 @@ class Oracle:
         if local and key == self.splits:
             answer = (rank == 0) == answer
         return answer != turned
+
+    def rests_on_setting(self, test: ast.expr) -> bool:
+        """Whether a test rests on a setting that the text does not tell.
+
+        Whether the job is distributed is none: else it has no ranks that could part.
+        """
+        parts = [node for node in ast.walk(test) if isinstance(node, ast.expr)]
+        keys = {_key(part)[0] for part in parts}
+        return any(
+            self.asked.get(key) is False
+            and _SETTING.match(key)
+            and not _DISTRIBUTED.search(key)
+            for key in keys
+        )
 
 
 def _key(test: ast.expr) -> tuple[str, bool]:

@@ -145,7 +145,11 @@ def _parted(graph: CallGraph, scope: Scope, oracle: Oracle) -> Iterator[Parting]
             if parting.step in walk.steps
         ):
             continue
-        if _is_of_bare(parting, walks):
+        if (
+            _is_of_bare(parting, walks)
+            or _is_of_another_mode(parting, oracle)
+            or _is_in_free_order(parting)
+        ):
             continue
         if not _is_half(graph, scope, parting, walks):
             yield parting
@@ -317,6 +321,29 @@ def _is_of_bare(parting: Parting, walks: Sequence[RankWalk]) -> bool:
         step.communication.deed is Deed.FORWARD and step.guards == parting.step.guards
         for walk in makers
         for step in walk.steps
+    )
+
+
+def _is_in_free_order(parting: Parting) -> bool:
+    """Whether calls in another order are of those that may come in any."""
+    calls = [one.communication for one in (parting.step, parting.other) if one]
+    return parting.how is How.SWAPPED and any(one.in_any_order for one in calls)
+
+
+def _is_of_another_mode(parting: Parting, oracle: Oracle) -> bool:
+    """Whether a call may be made only in a mode in which all ranks come to it.
+
+    It stands behind a setting, in a function that asks for the rank itself, as one does
+    that all ranks call. Who lets some ranks alone in there may do so in the other mode.
+    """
+    scope, turn = parting.step.spot.scope, parting.turn
+    if turn is None or turn.spot.scope is scope or not asks_for_rank(scope):
+        return False
+    inside = [guard.node for guard in parting.step.guards if guard.scope is scope]
+    return any(
+        oracle.rests_on_setting(node.test)
+        for node in inside
+        if isinstance(node, ast.If | ast.IfExp | ast.While)
     )
 
 

@@ -102,7 +102,7 @@ def backwards_in(loop: ast.AST | None, acts: Iterable[Done], step: Done) -> list
 def acts_of(scope: Scope) -> list[Done]:
     """What a function does to train, in the order of its lines."""
     found: list[Done] = []
-    _gather(scope.body, (), found)
+    _gather(scope.source, scope.body, (), found)
     return sorted(found, key=lambda done: (done.line, done.call.col_offset))
 
 
@@ -112,7 +112,10 @@ def files_that_train(files: Sequence[ProgramFile]) -> Iterator[ProgramFile]:
 
 
 def _gather(
-    body: Sequence[ast.stmt], path: tuple[Branch, ...], found: list[Done]
+    source: ProgramFile,
+    body: Sequence[ast.stmt],
+    path: tuple[Branch, ...],
+    found: list[Done],
 ) -> None:
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -125,18 +128,23 @@ def _gather(
                 around = (*path, Branch(statement, name))
                 for one in inner:
                     if isinstance(one, ast.ExceptHandler | ast.match_case):
-                        _gather(one.body, around, found)
+                        _gather(source, one.body, around, found)
                     elif isinstance(one, ast.stmt):
-                        _gather([one], around, found)
+                        _gather(source, [one], around, found)
         if not compound:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Call):
-                    done = _act(node, statement, path)
+                    done = _act(source, node, statement, path)
                     if done is not None:
                         found.append(done)
 
 
-def _act(call: ast.Call, statement: ast.stmt, path: tuple[Branch, ...]) -> Done | None:
+def _act(
+    source: ProgramFile,
+    call: ast.Call,
+    statement: ast.stmt,
+    path: tuple[Branch, ...],
+) -> Done | None:
     func = call.func
     name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     if name in {"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"}:
@@ -146,7 +154,8 @@ def _act(call: ast.Call, statement: ast.stmt, path: tuple[Branch, ...]) -> Done 
     of = func.value
     match name:
         case "backward":
-            if isinstance(of, ast.Name) and of.id in {"autograd", "ctx"}:
+            # Gradients of torch.distributed.autograd are of a context, and go with it.
+            if ast.unparse(of) == "ctx" or source.dotted(of).endswith("autograd"):
                 return None
             scaled = (
                 isinstance(of, ast.Call)

@@ -26,6 +26,19 @@ One rank goes first, and each calls one barrier:
         if dist.get_rank() == 0:
             dist.barrier()
         return data
+
+Horovod finds by name what was begun, in whatever order:
+
+    import horovod.torch as hvd
+
+    def exchange(first, second):
+        if hvd.rank() == 0:
+            handles = [hvd.allreduce_async(first, name="a")]
+            handles.append(hvd.allgather_async(second, name="b"))
+        else:
+            handles = [hvd.allgather_async(second, name="b")]
+            handles.append(hvd.allreduce_async(first, name="a"))
+        return [hvd.synchronize(one) for one in handles]
 """
 
 from __future__ import annotations

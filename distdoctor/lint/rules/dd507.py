@@ -20,6 +20,17 @@ They are, by whatever means and in whatever file of the program:
             optimizer.step()
             for parameter in model.parameters():
                 parameter.grad = None
+
+Each step's are in a context of their own:
+
+    import torch.distributed.autograd as dist_autograd
+
+    def train(model, loader, optimizer, criterion):
+        for inputs, labels in loader:
+            with dist_autograd.context() as context:
+                loss = criterion(model(inputs), labels)
+                dist_autograd.backward(context, [loss])
+                optimizer.step(context)
 """
 
 from __future__ import annotations

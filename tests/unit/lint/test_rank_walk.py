@@ -274,6 +274,52 @@ TOGETHER = {
 }
 
 
+OF_TWO_MODES = """
+    def evaluate(batches, args, rank):
+        {test}:
+            dist.broadcast(batches, src=0)
+        {asks}
+
+    def main(batches, args, rank):
+        if rank == 0:
+            evaluate(batches, args, rank)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "asks", "finds"),
+    [
+        ("if args.sharded", "return batches if rank == 0 else None", False),
+        ("if args.sharded and args.distributed", "show(rank)", False),
+        ("if args.distributed", "return batches if rank == 0 else None", True),
+        ("if args.strategy == 'sharded'", "show(rank)", False),
+        ("if getattr(args, 'sharded', False)", "show(rank)", False),
+        ("if len(batches) > 0", "return batches if rank == 0 else None", True),
+        ("if args.step % 10 == 0", "show(rank)", True),
+        ("while True", "return batches if rank == 0 else None", True),
+    ],
+)
+def test_a_function_of_two_modes_is_called_by_all_in_one_of_them(
+    test: str, asks: str, finds: bool
+) -> None:
+    body = OF_TWO_MODES.format(test=test, asks=asks)
+    assert bool(told(body)) is finds
+
+
+def test_a_setting_in_a_function_that_asks_for_no_rank_is_no_mode() -> None:
+    body = """
+        def mean(loss, args):
+            if args.average:
+                dist.all_reduce(loss)
+            return loss
+
+        def main(loss, args, rank):
+            if rank == 0:
+                mean(loss, args)
+    """
+    assert [code for code, _ in told(body)] == ["DD108"]
+
+
 @pytest.mark.parametrize("body", TOGETHER.values(), ids=TOGETHER.keys())
 def test_ways_do_not_part_by(body: str) -> None:
     assert told(body) == []
