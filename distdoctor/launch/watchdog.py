@@ -269,6 +269,8 @@ class _Watch:
             # Where Horovod negotiates, what a process sends tells nothing of its code.
             if sample.pid not in talking and self._reads_or_writes(sample.pid):
                 earlier.clear()
+            if self._looks.name_server([sample.pid]):  # which may answer late, or fail
+                earlier.clear()
             earlier.append(sample)
 
     def _reads_or_writes(self, pid: int) -> bool:

@@ -21,9 +21,13 @@ Look = tuple[list[StackFrame], list[list[StackFrame]]]
 class Taker:
     """Gives prepared stacks, as if this process were the rank."""
 
-    def __init__(self, looks: Sequence[Look]) -> None:
-        self.looks = list(looks)
+    def __init__(self, looks: Sequence[Look], server: str = "") -> None:
+        self.looks, self.server = list(looks), server
         self.taken = 0
+
+    def name_server(self, _pids: object) -> str:
+        """For which the rank waits."""
+        return self.server
 
     def take(self, _ranks: object, _seconds: float) -> list[StackSample]:
         """The next of them, taken when it would have been."""
@@ -48,8 +52,8 @@ class Silent:
     negotiates = False
 
 
-def is_stuck(looks: Sequence[Look], *, threads: bool) -> bool:
-    watch = _Watch(cast("Looks", Taker(looks)))
+def is_stuck(looks: Sequence[Look], *, threads: bool, server: str = "") -> bool:
+    watch = _Watch(cast("Looks", Taker(looks, server)))
     for n in range(len(looks)):
         now = n * (LOOK_EVERY_S + 0.01)
         watch.look([cast("RankProgress", Silent())], now, 0.0, threads=threads)
@@ -76,6 +80,15 @@ def test_who_stays_in_the_same_functions_is_stuck(
 ) -> None:
     monkeypatch.setattr(_Watch, "_reads_or_writes", lambda *_: False)
     assert is_stuck([odd, even] * LOOKS, threads=threads) is stuck
+
+
+@pytest.mark.parametrize("server", ["", "10.0.0.53"])
+def test_who_waits_for_a_name_server_is_slow_and_not_stuck(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Watch, "_reads_or_writes", lambda *_: False)
+    looks: list[Look] = [([DRAW, MAIN], [])] * LOOKS
+    assert is_stuck(looks, threads=False, server=server) is not bool(server)
 
 
 def sample(seconds: float, cpu: float, *, holds_gil: bool = True) -> StackSample:
