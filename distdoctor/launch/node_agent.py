@@ -48,6 +48,7 @@ LOST_S = 10.0
 _POLL_S = 0.02
 _HELLO_S = 1.0
 _CENSUS_S = 1.0
+_STANDS_S = 0.1  # of processor time between two: who used more waits for no name server
 _UNTAKEN_S = 3.0  # messages may be lost where a connection is made anew
 _WINDOW = 32  # messages that the head has not taken yet
 _MESSAGE_BYTES = 1 << 18
@@ -78,6 +79,7 @@ class NodeAgent:
         self._census_s = self._forwarded_s = self._pace_s = 0.0
         self._dead: set[int] = set()
         self._told_dead: set[int] = set()
+        self._used_s: dict[int, float] = {}  # of processor time, at the last census
         self._begun_ns = self._asked_ns = 0
         self.ends = self.is_done = self.only_records = False
 
@@ -256,14 +258,17 @@ class NodeAgent:
             if self.only_records:  # who asks for more takes time from the job
                 states.append(ProcessState(pid, lives=True))
                 continue
+            used_s = self._looks.used(pid)[1]
+            stands = used_s - self._used_s.get(pid, 0.0) < _STANDS_S
+            self._used_s[pid] = used_s
             states.append(
                 ProcessState(
                     pid,
                     lives=True,
-                    cpu_s=self._looks.used(pid)[1],
+                    cpu_s=used_s,
                     traffic=self._looks.traffic(pid) or 0,
                     restarts=self._looks.restarts_left([pid]),
-                    name_server=self._looks.name_server([pid]),
+                    name_server=self._looks.name_server([pid]) if stands else "",
                 )
             )
         self._say(Census(time.monotonic_ns(), states, self._begun_ns))

@@ -133,8 +133,7 @@ class _NameServers:
             return ""
         return (
             f"{self._seconds:.0f} s of the start went by while the job waited for the "
-            f"name server {self._server}: PyTorch's store looks up the name of each "
-            "process that connects, one after the other; see /etc/resolv.conf, or "
-            "write the addresses into /etc/hosts as it asks for them, e.g. "
-            "`::ffff:127.0.0.1 localhost`"
+            f"name server {self._server}, as PyTorch's store does for the name of each "
+            "process that connects: see /etc/resolv.conf, or write the addresses into "
+            "/etc/hosts as it asks for them, e.g. `::ffff:127.0.0.1 localhost`"
         )

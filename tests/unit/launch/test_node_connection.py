@@ -1,6 +1,7 @@
 """The head and its nodes: who is let in, what is taken, and who is lost."""
 
 import json
+import math
 import os
 import socket as sockets
 import time
@@ -79,6 +80,15 @@ def records(path: Path) -> int:
         return -1
 
 
+def come(agent: NodeAgent, folders: tuple[Path, Path]) -> int:
+    """A rank of the node, as the head numbers its process, once that knows of it."""
+    JournalWriter(folders[0], 0, 1, SMALL)
+    agent.meet(SOON_S)
+    path = folders[1] / "rank-0.0.journal"
+    assert until(agent, lambda: records(path) >= 0)
+    return JournalReader(path).header().pid
+
+
 def test_what_a_rank_writes_comes_to_the_head(
     head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
 ) -> None:
@@ -103,30 +113,31 @@ def test_what_a_rank_writes_comes_to_the_head(
     assert (there / EXITS_FILE).exists()
 
 
-def test_the_head_hears_who_waits_for_a_name_server(
-    head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
+@pytest.mark.parametrize(("stands_s", "server"), [(math.inf, "127.0.0.1"), (-1.0, "")])
+def test_the_head_hears_who_stands_and_waits_for_a_name_server(
+    head: NodeHead,
+    agent: NodeAgent,
+    folders: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    stands_s: float,
+    server: str,
 ) -> None:
-    JournalWriter(folders[0], 3, 4, SMALL)
-    agent.meet(SOON_S)
-    path = folders[1] / "rank-3.0.journal"
-    assert until(agent, lambda: records(path) >= 0)
-    pid = JournalReader(path).header().pid
+    monkeypatch.setattr(node_agent, "_STANDS_S", stands_s)  # the test is the rank
+    pid = come(agent, folders)
     looks = JobLooks(ProcessLooks(StackTaker(folders[1])), head)
     assert until(agent, lambda: head.state(pid)[1] is not None)
     assert looks.name_server([pid]) == ""
     with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as asking:
         asking.connect(("127.0.0.1", 53))
-        assert until(agent, lambda: looks.name_server([pid]) == "127.0.0.1")
+        opened_ns = time.monotonic_ns()
+        assert until(agent, lambda: head.state(pid)[0] > opened_ns + 100_000_000)
+        assert looks.name_server([pid]) == server
 
 
 def test_the_head_asks_for_stacks_and_for_the_end(
     head: NodeHead, agent: NodeAgent, folders: tuple[Path, Path]
 ) -> None:
-    JournalWriter(folders[0], 0, 1, SMALL)
-    agent.meet(SOON_S)
-    path = folders[1] / "rank-0.0.journal"
-    assert until(agent, lambda: records(path) >= 0)
-    pid = JournalReader(path).header().pid
+    pid = come(agent, folders)
     asked = ProcessAsked(head, pid)
     assert until(agent, asked.is_answered)
     assert {sample.pid for sample in asked.samples} <= {pid}
